@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLUGINS = (
     "libraries/placekit-scheduling", "libraries/placekit-layers", "libraries/placekit-partitioning", "backends/placekit-sim",
     "groupers/placekit-grouping", "policies/placekit-heuristics", "policies/placekit-search", "importers/placekit-formats",
-    "importers/placekit-einsum", "reporting/placekit-report", "commands/placekit-compare", "commands/placekit-inspect",
+    "importers/placekit-einsum", "reporting/placekit-report", "commands/placekit-inspect",
     "development/placekit-testing", "commands/placekit-doctor",
 )  # fmt: skip
 TESTS = ("tests/test_graph.py", "tests/test_cluster.py", "tests/test_files.py", "tests/test_costs.py", "tests/test_results.py",

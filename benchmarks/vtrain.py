@@ -7,7 +7,7 @@ by default the file `vtrain/pipeline_2gpus.csv` of the folder that `PLACEKIT_SAM
 importer `gpt` in half precision: one micro-batch is the program, layers are split evenly over the stages, the embedding is on
 the first and the output on the last. The traced operations take the time of the roofline, whose four parameters are fitted
 on half of the rows with two stages, chosen by the SHA-256 of their text; the other half is the result. Rows with other
-numbers of stages are never fitted. `--write` keeps report, figures and scatter in benchmarks/results/vtrain.*.
+numbers of stages are never fitted. `--write` keeps the report in benchmarks/results/vtrain.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -246,28 +245,6 @@ def composed(rows: Sequence[Row]) -> str:
     )
 
 
-def residuals(rows: Sequence[Row], seconds: Floats) -> list[str]:
-    """Mean signed errors by hidden size, micro-batch and layers."""
-    error = 100 * (seconds / measured(rows) - 1)
-    lines = []
-    for hidden, micro in sorted({(r.hidden, r.micro) for r in rows}):
-        cells: list[str] = []
-        for layers in sorted({r.layers for r in rows}):
-            own = [
-                e for r, e in zip(rows, error, strict=True) if (r.hidden, r.micro, r.layers) == (hidden, micro, layers)
-            ]
-            cells.append(f"{np.mean(own):+.1f}%" if own else "-")
-        lines.append([f"{hidden}, {micro}", *cells])
-    return table(["hidden, micro-batch", *(f"{n} layers" for n in sorted({r.layers for r in rows}))], lines)
-
-
-SPLITS: dict[str, Callable[[Row], bool]] = {
-    "hidden size 1024": lambda r: r.hidden == 1024,
-    "hidden size 2048": lambda r: r.hidden == 2048,
-    "at most 16 layers": lambda r: r.layers <= 16,
-    "micro-batches of 1 and 2": lambda r: r.micro <= 2,
-    "at most 4 micro-batches": lambda r: r.microbatches <= 4,
-}
 VARIANTS = {
     "as documented: recomputation, vocabulary 50,257": Setting(),
     "no recomputation": Setting(checkpointing="none"),
@@ -276,57 +253,8 @@ VARIANTS = {
 }
 
 
-def scatter(rows: Sequence[Row], seconds: Floats) -> str:
-    """The predicted against the given seconds, on logarithmic axes, as SVG."""
-    size, edge, low, high = 460, 50, 0.05, 1.0
-
-    def at(s: float) -> float:
-        return edge + (size - 2 * edge) * float(np.log(s / low) / np.log(high / low))
-
-    def place(x: float, y: float) -> tuple[str, str]:
-        return f"{at(x):.1f}", f"{size - at(y):.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{size}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{size}" height="{size}" fill="white"/>',
-    ]
-    for tick in (0.05, 0.1, 0.2, 0.5, 1.0):
-        (x, y), (x0, y0) = place(tick, tick), place(low, low)
-        parts.append(f'<path d="M{x} {y0}V{edge}M{x0} {y}H{size - edge}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x}" y="{size - edge + 18}" text-anchor="middle">{tick * 1e3:.0f}</text>')
-        parts.append(f'<text x="{edge - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{tick * 1e3:.0f}</text>')
-    for factor, dash in ((1.0, ""), (1.1, ' stroke-dasharray="4 4"'), (1 / 1.1, ' stroke-dasharray="4 4"')):
-        (xa, ya), (xb, yb) = place(low, low * factor), place(high, high * factor)
-        parts.append(f'<path d="M{xa} {ya}L{xb} {yb}" stroke="#888"{dash}/>')
-    for row, s in zip(rows, seconds, strict=True):
-        x, y = place(row.seconds, float(s))
-        fill = "#1f77b4" if row.unseen else "none"
-        parts.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{fill}" stroke="#1f77b4"/>')
-    parts += [
-        f'<text x="{size / 2}" y="{size - 12}" text-anchor="middle">milliseconds in the file</text>',
-        f'<text x="14" y="{size / 2}" text-anchor="middle" transform="rotate(-90 14 {size / 2})">predicted</text>',
-        f'<text x="{edge + 8}" y="{edge - 14}">filled: unseen half; dashed: 10% off</text>',
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def figures(p: Parameters, rows: Sequence[Row], seconds: Floats) -> str:
-    """Parameters, predictions and their errors in percent as JSON; the times of the file stay in the file."""
-    parts = []
-    for row, s in zip(rows, seconds, strict=True):
-        sizes = {k: v for k, v in row._asdict().items() if k not in ("text", "seconds")}
-        error = round(100 * (float(s) / row.seconds - 1), 1)
-        parts.append(
-            json.dumps({**sizes, "unseen": row.unseen, "predicted_ms": round(1e3 * float(s), 1), "error": error})
-        )
-    given = {k: float(f"{v:.3g}") for k, v in p._asdict().items()}
-    lines = ",\n".join(parts)
-    return f'{{"parameters": {json.dumps(given)}, "rows": [\n{lines}\n]}}\n'
-
-
-def report(rows: list[Row], say: Callable[[str], None]) -> tuple[Parameters, Floats]:
-    """Print everything; the parameters and seconds of the first variant."""
+def report(rows: list[Row], say: Callable[[str], None]) -> None:
+    """Print the errors of each variant, those of rows that nothing like them was fitted on, and the parameters."""
 
     def show(lines: Sequence[str]) -> None:
         say("\n".join([*lines, ""]))
@@ -344,28 +272,18 @@ def report(rows: list[Row], say: Callable[[str], None]) -> tuple[Parameters, Flo
     chosen = found[0]
     show(table(ERRORS, lines))
     show(table(["parameters", "matmul", "unaligned", "memory", "launch"], fitted))
-    lines, fitted = [], []
-    for label, belongs in SPLITS.items():
-        own, others = ([r for r in two if belongs(r) == side] for side in (True, False))
-        p = fit(own, Setting(), chosen)
-        lines.append(error_row(f"all but {label}", errors(others, predict(others, p, Setting()))))
-        fitted.append([f"fitted on {label}", *parameters_text(p, Setting())])
     cells = sorted({(r.hidden, r.micro) for r in two})
     left_out = np.zeros(len(two))
     for cell in cells:
         p = fit([r for r in two if (r.hidden, r.micro) != cell], Setting(), chosen)
         at = [i for i, r in enumerate(two) if (r.hidden, r.micro) == cell]
         left_out[at] = predict([two[i] for i in at], p, Setting())
-    lines.append(error_row(f"each of the {len(cells)} pairs of hidden size and micro-batch", errors(two, left_out)))
-    show(table(("predicted from all other rows", *ERRORS[1:]), lines))
-    show(table(["parameters", "matmul", "unaligned", "memory", "launch"], fitted))
-    seconds = predict(rows, chosen, Setting())
+    label = f"each of the {len(cells)} pairs of hidden size and micro-batch"
+    show(table(("predicted from all other rows", *ERRORS[1:]), [error_row(label, errors(two, left_out))]))
     for stages in sorted({r.stages for r in rows} - {2}):
-        at = [i for i, r in enumerate(rows) if r.stages == stages]
-        e = errors([rows[i] for i in at], seconds[at])
+        own = [r for r in rows if r.stages == stages]
+        e = errors(own, predict(own, chosen, Setting()))
         show(table(ERRORS, [error_row(f"{stages} stages, never fitted", e)]))
-    show(residuals(two, seconds[[i for i, r in enumerate(rows) if r.stages == 2]]))
-    return chosen, seconds
 
 
 def main() -> None:
@@ -384,12 +302,10 @@ def main() -> None:
         print(text, flush=True)
         said.append(text)
 
-    chosen, seconds = report(rows, say)
+    report(rows, say)
     if arguments.write:
         head = ["# Pipelines of A100s, from vTrain", "", "`python benchmarks/vtrain.py --write`", ""]
         (RESULTS / "vtrain.md").write_text("\n".join([*head, *said]).rstrip() + "\n")
-        (RESULTS / "vtrain.json").write_text(figures(chosen, rows, seconds))
-        (RESULTS / "vtrain.svg").write_text(scatter(rows, seconds))
 
 
 if __name__ == "__main__":

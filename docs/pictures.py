@@ -3,9 +3,7 @@
     python docs/pictures.py [--write] [NAME ...]
 
 timeline: docs/pictures/timeline.svg, a training step before and after.
-plots: docs/research/fidelity.svg, from a CSV of placekit-papers. Its bytes depend on the version of matplotlib.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
-compare: docs/pictures/compare*.png, screenshots of the page of a sweep; the same holds for these.
 
 All but the first are made only if they are named.
 """
@@ -13,8 +11,6 @@ All but the first are made only if they are named.
 from __future__ import annotations
 
 import argparse
-import csv
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -52,32 +48,6 @@ def timeline(folder: Path) -> None:
     write(folder / "timeline.svg", panels, links=False, note=note)
 
 
-def plots(folder: Path) -> None:
-    """The plot of research, from the values in placekit-papers."""
-    fidelity(folder / "fidelity.svg", DATA / "fidelity.csv")
-
-
-def fidelity(path: Path, table: Path) -> None:
-    """Simulated over measured seconds, as `placekit fidelity` draws them."""
-    from placekit_calibration.agreement import Fidelity
-    from placekit_calibration.scatter import draw
-
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    simulated, measured, spread = (
-        np.array([float(r[k]) for r in rows]) for k in ("simulated_s", "measured_s", "spread_s")
-    )
-    draw(
-        path,
-        Fidelity(
-            program="llama_layer_sharded", cluster="cpu2", made=tuple(r["made"] for r in rows),
-            evaluations=np.array([int(r["evaluations"]) for r in rows]), simulated_s=simulated, measured_s=measured,
-            spread_s=spread, simulated_fits=np.ones(len(rows), np.bool_), error=(None,) * len(rows),
-            samples_s=measured[None, :], scale=np.ones(1),
-        ),
-    )  # fmt: skip
-
-
 def report(folder: Path) -> None:
     """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
     from placekit_core import place
@@ -90,17 +60,6 @@ def report(folder: Path) -> None:
                 picture = folder / f"report-{screen}{'-dark' * dark}.png"
                 begin = TO_TIMELINE if screen == "phone" else ""
                 screenshot(run_dir / "report.html", picture, width, height, scale, dark, begin)
-
-
-def compare(folder: Path) -> None:
-    """Screenshots of the page of a sweep: four policies, six seeds, two workloads; light and dark."""
-    placekit = Path(sys.executable).with_name("placekit")
-    sweep = "run -m +policy=etf,heft,annealing,portfolio seed=0,1,2,3,4,5 workload=chainmm_small,mlp budget.evaluations=1000"
-    with tempfile.TemporaryDirectory() as work:
-        for command in (f"{sweep} log=csv run_dir=sweep", "compare --html sweep"):
-            subprocess.run([str(placekit), *command.split()], cwd=work, check=True, stdout=subprocess.DEVNULL)
-        for dark in (False, True):
-            screenshot(Path(work) / "compare.html", folder / f"compare{'-dark' * dark}.png", 1280, 1270, 1.0, dark)
 
 
 def screenshot(
@@ -122,9 +81,9 @@ def screenshot(
     small.save(picture, optimize=True)
 
 
-MADE = {"timeline": timeline, "plots": plots, "report": report, "compare": compare}
-PLACES = {"timeline": PICTURES, "plots": RESEARCH, "report": PICTURES, "compare": PICTURES}
-SCREENSHOTS = ("report", "compare")
+MADE = {"timeline": timeline, "report": report}
+PLACES = {"timeline": PICTURES, "report": PICTURES}
+SCREENSHOTS = ("report",)
 """Pictures that are never compared: a browser of another version draws other pixels."""
 
 

@@ -9,16 +9,17 @@ from typing import Any
 from placekit_core import Result
 from placekit_core.run import assembly, pipeline, registry
 from placekit_core.run.config import RunConfig
+from placekit_core.run.request import Request
 
 
 def validate(data: Mapping[str, Any]) -> RunConfig:
     """A checked configuration."""
-    return assembly.validate(data, registry.installed())
+    return assembly.assemble(Request.of(data), registry.installed()).config
 
 
-def run(config: RunConfig, run_dir: Path, **more: Any) -> Result:
+def run(config: RunConfig, run_dir: Path, objects: assembly.PythonObjects | None = None, **more: Any) -> Result:
     """The pipeline."""
-    return pipeline.run(config, run_dir, registry.installed(), **more)
+    return pipeline.run(assembly.Assembly(config, registry.installed(), objects), run_dir, **more)
 
 
 def minimal(**changes: object) -> dict[str, Any]:

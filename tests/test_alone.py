@@ -27,7 +27,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--collect-only", tests]))
 """Lists plugins, and imports the tests in a folder; that they pass is seen elsewhere."""
 TESTING = ("placekit-testing", "hypothesis")  # what tests may use besides
 WITHOUT_TORCH = ("placekit-sim", "placekit-grouping", "placekit-heuristics", "placekit-search", "placekit-formats",
-                 "placekit-einsum", "placekit-compare")  # fmt: skip
+                 "placekit-einsum", "placekit-report")  # fmt: skip
 """What docs/install.md names for an installation without torch, and `compare`."""
 
 

@@ -151,7 +151,7 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
 def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     def unlucky(task: Task, rng: np.random.Generator) -> Placement:
         task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        monkeypatch.setattr("placekit_core.run.pipeline.report", lambda *_: 1 / 0)
+        monkeypatch.setattr("placekit_core.run.finish.report", lambda *_: 1 / 0)
         raise KeyError("the real one")
 
     with pytest.raises(KeyError, match="the real one"):
@@ -160,8 +160,8 @@ def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypat
 
 def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the files of the run, in the table of runs, and where its placement is asked for."""
-    from placekit_compare.rows import rows
-    from placekit_compare.text import show
+    from placekit_report.compare_rows import rows
+    from placekit_report.compare_text import show
     from placekit_runtimes import apply
 
     with pytest.raises(NothingFits, match=r"has a value after \d+ evaluation") as e:

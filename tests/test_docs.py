@@ -34,7 +34,7 @@ outputs = script("outputs")
 
 
 def documents() -> list[Path]:
-    """Those with commands that are run: `test_claims.py` has the tables of research, `test_write_a_plugin.py` what installs."""
+    """Those with commands that are run: `test_papers.py` has the pages of research, `test_write_a_plugin.py` what installs."""
     texts = {path: path.read_text() for path in outputs.documents() if path.parent.name != "research"}
     return [path for path, text in texts.items() if run_here(text) and not outputs.installs(text)]
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
-import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,7 +34,7 @@ def test_a_run_and_what_it_writes(placekit: Run, tmp_path: Path) -> None:
     assert "makespan" in out
     files = {p.name for p in (tmp_path / "out").iterdir()}
     assert files == {
-        "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json", "profile.json",
+        "result.json", "placement.json", "history.csv", "schedule.trace.json", "config.json",
         "report.html",
     }  # fmt: skip
 
@@ -213,59 +210,6 @@ def test_cfg_and_help(placekit: Run) -> None:
     assert "starts: 7" in out
     assert "seed: 9" in out
     assert "usage: placekit run " in ok(placekit("run", "--help"))  # test_terminal.py has the rest
-
-
-@pytest.fixture
-def logging_as_before() -> Iterator[None]:
-    """Hydra prints with handlers of the root logger, which it leaves behind."""
-    before = logging.root.handlers[:], logging.root.level
-    yield
-    logging.root.handlers[:] = before[0]
-    logging.root.setLevel(before[1])
-
-
-@pytest.mark.usefixtures("logging_as_before")
-@pytest.mark.parametrize(
-    ("arguments", "printed"),
-    [
-        (["--cfg=job", "seed=9"], "seed: 9\n"),
-        (["--info"], "Installed Hydra Plugins"),
-        (["--info", "searchpath", "--config-dir", "own"], "own\n"),
-        (["--hydra-help"], "--info,-i : print how the configuration is composed"),
-    ],
-)
-def test_what_hydra_prints(placekit: Run, tmp_path: Path, arguments: list[str], printed: str) -> None:
-    (tmp_path / "own").mkdir()
-    assert printed in re.sub(r" +\|", "", ok(placekit("run", *arguments)))
-    assert os.listdir(tmp_path) == ["own"], "nothing has run"
-
-
-@pytest.mark.usefixtures("logging_as_before")
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--cfg"], "argument --cfg/-c: expected one argument"),
-        (["--cfg", "none"], "argument --cfg/-c: invalid choice: 'none'"),
-        (["--info", "--cfg", "job"], "not allowed with argument"),
-        (["-m", "--cfg", "job"], "not allowed with argument"),
-        (["policy.no=1", "--info"], "no option named 'policy.no'"),
-    ],
-)
-def test_mistakes_in_what_hydra_prints(placekit: Run, arguments: list[str], reason: str) -> None:
-    outcome = placekit("run", *arguments)
-    assert outcome.code == 1
-    assert outcome.err.startswith("placekit: ")
-    assert reason in outcome.err
-
-
-def test_search_path_and_package_forms(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "more" / "cluster").mkdir(parents=True)
-    shutil.copy(conf_dir() / "cluster" / "k80x2.yaml", tmp_path / "more" / "cluster" / "mine.yaml")
-    ok(placekit("run", *FAST, "cluster=mine", f"hydra.searchpath=[file://{tmp_path}/more]", "run_dir=out"))
-    assert load_summary(tmp_path / "out").cluster == "k80x2"
-    assert "teacher:\n  name: etf" in ok(placekit("run", "--cfg", "job", "+policy@teacher=etf"))
-    ok(placekit("run", *FAST, "backend@proxy=bulk_synchronous", "run_dir=proxy"))
-    assert load_summary(tmp_path / "proxy").config["proxy"]["name"] == "bulk_synchronous"
 
 
 def test_version_and_usage(placekit: Run) -> None:

@@ -187,6 +187,8 @@ def _configurations(folder: Path) -> dict[str, dict[str, Any]]:
         data = dict(_flat(json.loads(path.read_text(encoding="utf-8"))))
         data.pop("run_dir", None)
         cluster = {k: data.pop(k) for k in [*data] if k.startswith("cluster.") and k != "cluster.name"}
+        if "cluster.path" in cluster:  # without the temporary folder
+            cluster["cluster.path"] = Path(cluster["cluster.path"]).name
         data["cluster"] = (
             hashlib.sha256(json.dumps(cluster, sort_keys=True).encode()).hexdigest()[:16] if cluster else ""
         )

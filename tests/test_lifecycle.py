@@ -17,6 +17,7 @@ from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.lifecycle import Lifecycle, loggers
 from placekit_core.run.pipeline import run
 from placekit_core.run.registry import discover
+from placekit_core.run.request import Request
 from placekit_core.run.run_directory import load_summary
 from tests.runs import minimal
 
@@ -50,8 +51,8 @@ def test_hooks_are_called_in_order(registry: Registry, tmp_path: Path) -> None:
     registry.add("diary", module, "placekit-diary", "1.0")
     assert loggers(registry) == sorted(["csv", "diary", *(n for n in loggers(registry) if n not in ("csv", "diary"))])
     policy = {"name": "critical_path", "samples": 50}
-    config = assembly.validate(minimal(policy=policy, seed=5, checkpoint_s=0.0, log=["diary"]), registry)
-    run(config, tmp_path / "r", registry)
+    request = Request.of(minimal(policy=policy, seed=5, checkpoint_s=0.0, log=["diary"]))
+    run(assembly.assemble(request, registry), tmp_path / "r")
     kinds = [c[0] for c in calls]
     assert ("checkpoint", True) in calls
     assert kinds[0] == "started"
@@ -130,15 +131,6 @@ class TestCsv:
         assert float(cells[2]) == 0.1 + 0.2
         assert cells[4] == ""
 
-    def test_rows_after_the_checkpoint_come_again(self, tmp_path: Path) -> None:
-        """A process was killed after row 30 and within a line; the run goes on from evaluation 20."""
-        path, log = tmp_path / "history.csv", CsvLog()
-        path.write_text("evaluations,seconds,value_s,mean_s,best_s\n10,0,1,1,1\n20,0,1,1,1\n30,0,9,9,9\n4")
-        log.placekit_evaluated(tmp_path, {**self.row, "evaluations": 30})
-        log._open.pop(path)[0].close()
-        assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["evaluations", "10", "20", "30"]
-        assert "9,9,9" not in path.read_text()
-
     def test_a_family_has_a_history_each(self, registry: Registry, tmp_path: Path) -> None:
         from placekit_testing.small import chain, machine
 
@@ -180,6 +172,6 @@ def test_a_run_that_names_none_calls_those_that_ask_for_it(problem: Problem, tmp
     registry.add("waits", logger("waits", placekit_run_started=lambda: called.append("waits")), "placekit-waits", "1.0")
     Lifecycle(registry, None, tmp_path).started({})
     assert called == ["asks"]
-    assert {name for _, name in Lifecycle(registry, None, tmp_path)._calls} == {"asks", "csv"}
+    assert {name for _, name, _ in Lifecycle(registry, None, tmp_path)._calls} == {"asks", "csv"}
     Lifecycle(registry, ["waits"], tmp_path).started({})
     assert called == ["asks", "waits"]

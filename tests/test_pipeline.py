@@ -172,7 +172,7 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
     assert result.evaluations == sum(p.evaluations for p in result.programs) == 150
     for p in result.programs:
         files = {f.name for f in (tmp_path / "run" / p.directory).iterdir()}
-        assert files == {"placement.json", "history.csv", "schedule.trace.json", "profile.json"}
+        assert files == {"placement.json", "history.csv", "schedule.trace.json"}
         assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
     assert (tmp_path / "run" / "report.html").is_file()
     assert result.cluster == "test3", "cluster: default takes the program's own"
@@ -244,7 +244,7 @@ def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
 
 def test_checkpoints_are_written_when_due_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
-    monkeypatch.setattr("placekit_core.run.pipeline.save_checkpoint", lambda folder, state: written.append(state))
+    monkeypatch.setattr("placekit_core.run.current_run.save_checkpoint", lambda folder, state: written.append(state))
     run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=1000.0), tmp_path / "rare")
     assert written == []
     run(configure("annealing", importer={"name": "mlp"}, checkpoint_s=0.0), tmp_path / "often")
@@ -303,10 +303,10 @@ def test_the_policy_is_written_before_the_result_also_after_a_failure(
     """Once result.json exists, all other files are complete."""
     there = []
 
-    def commit(result: object, folder: Path) -> None:
-        there.append((folder / "policy.safetensors").exists())
+    def commit(path: Path, data: object) -> None:
+        there.append((path.parent / "policy.safetensors").exists())
 
-    monkeypatch.setattr("placekit_core.run.pipeline.commit", commit)
+    monkeypatch.setattr("placekit_core.run.finish.write_json", commit)
     with pytest.raises(RunFailed, match="Crash"):
         run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))
     assert there == [True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import pty
 import re
@@ -20,7 +19,6 @@ from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.registries import use_registry
 
 from placekit_core import Ledger, Registry, announce, hookimpl, place, report_progress
-from placekit_core.cli.console import table, wrapped
 from placekit_core.contracts.progress import listening
 from placekit_core.run import progress, terminal
 from placekit_core.run.lifecycle import next_steps
@@ -97,16 +95,6 @@ class TestTerminal:
         assert not OTHER.search(end)
         assert "\x1b[1mname" in end
 
-    def test_no_colour(self) -> None:
-        codes = set(SGR.findall(on_a_terminal(80, SHOW, NO_COLOR="1")))
-        assert codes <= {"\x1b[0m"}, "neither colours nor bold"
-
-    def test_a_dumb_terminal_gets_plain_lines(self) -> None:
-        plain = on_a_terminal(60, SHOW, TERM="dumb")
-        assert "\x1b" not in plain
-        assert "\r" not in plain.replace("\r\n", "\n")
-        assert max(map(len, plain.splitlines())) <= 60
-
     def test_a_log_has_the_same_text(self, shown: dict[int, str]) -> None:
         done = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=True)
         assert "\x1b" not in done.stdout + done.stderr
@@ -123,18 +111,6 @@ class TestTerminal:
         with os.fdopen(own, "rb"), os.fdopen(side, "w") as stream:
             fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
             assert terminal.columns(stream) == 50
-
-    @pytest.mark.parametrize(("columns", "width"), [(200, 80), (72, 72), (20, 40)])
-    def test_widths(self, columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        stream = io.StringIO()
-        assert terminal.columns(stream) == 80
-        monkeypatch.setattr(stream, "isatty", lambda: True)
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr("sys.stdout", stream)
-        assert terminal.columns(stream) == width
-        assert max(map(len, wrapped("word " * 50).splitlines())) <= width
-        table(["name", *(f"number {i}" for i in range(6))], [["a long text of many words " * 3, *map(str, range(6))]])
-        assert max(len(SGR.sub("", line)) for line in stream.getvalue().splitlines()) <= width
 
 
 class TestStages:
@@ -161,10 +137,6 @@ class TestStages:
         ]
         assert tables[0] == tables[1] != []
         assert placekit("run", "policy=gone").err.startswith("placekit: no policy named 'gone'")
-
-    def test_jobs_of_a_sweep_say_nothing(self, placekit: Any) -> None:
-        done: Outcome = placekit(*RUN, "-m", "seed=1,2", "run_dir=s")
-        assert done.err == ""
 
     def test_from_python_nothing_is_said(self, problem: Any, capsys: pytest.CaptureFixture[str]) -> None:
         place(problem.graph, cluster=problem.cluster, policy="heft")

@@ -9,22 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from placekit_testing.speed import mostly_slow
 
-from placekit_core import RunError, installed, load_placement
-from placekit_core.cli.compose import compose
 from placekit_core.contracts.errors import BusyError
 from placekit_core.contracts.files import write_json
-from placekit_core.contracts.state_file import unpack_state
-from placekit_core.run.assembly import Assembly, validate
-from placekit_core.run.checkpoint import CHECKPOINT, SALVAGED
-from placekit_core.run.config import RunConfig
-from placekit_core.run.pipeline import Observer, run
+from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.run_directory import CONFIG, locked, prepare
 
 ARGS = ["workload=chainmm_small", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
@@ -166,53 +159,6 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
         assert all(path.exists() for path in begun), "another process may be writing them"
     with locked(tmp_path):
         assert not any(path.exists() for path in begun)
-
-
-class Stop(Observer):
-    """Ends a run after some rows, as Ctrl-C does."""
-
-    rows = 0
-
-    def row(self, program: str, row: Mapping[str, float], ledger: object, unit: str) -> None:
-        self.rows += 1
-        if self.rows == 4:
-            raise KeyboardInterrupt
-
-
-def stopped(run_dir: Path) -> RunConfig:
-    """The configuration of a run that was interrupted after it had written a checkpoint, in `run_dir`."""
-    config = validate({**compose([*ARGS, "log=[]"], installed()), "run_dir": str(run_dir)}, installed())
-    with pytest.raises(KeyboardInterrupt):
-        run(config, run_dir, installed(), observer=Stop())
-    return config
-
-
-def test_the_best_placement_in_a_damaged_checkpoint_is_kept_if_it_is_whole(tmp_path: Path) -> None:
-    config = stopped(tmp_path / "run")
-    path = tmp_path / "run" / CHECKPOINT
-    data = path.read_bytes()
-    [found] = unpack_state(data)["evaluators"]
-    device = found["best"]["device"]
-    kept = tmp_path / "run" / SALVAGED
-
-    at = data.index(device.tobytes())
-    damages = {
-        "whole": data[:-1] + bytes([data[-1] ^ 1]),  # in the seal
-        "devices": data[: at + 5] + bytes([data[at + 5] ^ 1]) + data[at + 6 :],
-        "cut": data[: len(data) // 2],
-        "empty": b"",
-    }
-    for name, damaged in damages.items():
-        kept.unlink(missing_ok=True)
-        path.write_bytes(damaged)
-        with pytest.raises(RunError, match=r"checkpoint\.npz is damaged") as e:
-            run(config, tmp_path / "run", installed(), resume=True)
-        assert "remove it to start this run again" in e.value.hint
-        assert kept.exists() is (name == "whole")
-        assert ("the best placement so far" in e.value.hint) is (name == "whole")
-        if name == "whole":
-            assembly = Assembly(config, installed())
-            assert load_placement(kept, assembly.problem(assembly.programs[0])).device.tolist() == device.tolist()
 
 
 @pytest.mark.slow

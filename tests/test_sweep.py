@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -20,11 +19,9 @@ import placekit_core.run.pipeline
 import placekit_core.run.run_directory
 from placekit_core import RunError, installed
 from placekit_core.cli import sweep
-from placekit_core.cli.choices import choices
-from placekit_core.cli.compose import compose_all, jobs, overrides
+from placekit_core.cli.compose import compose_all, jobs
 from placekit_core.cli.main import main
-from placekit_core.cli.multirun import multirun
-from placekit_core.run.config import RunConfig, conf_dir
+from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
@@ -85,7 +82,7 @@ def test_jobs_in_this_process_get_the_registry_of_the_sweep(tmp_path: Path, monk
         assert process == (sys.argv, os.environ)
 
     with pytest.raises(RunError, match="2 jobs of the sweep did not finish"):
-        multirun(arguments, compose_all(arguments, registry), job, registry)
+        sweep.sweep(arguments, compose_all(arguments, registry), job, registry)
     assert got == [registry, registry] != [installed(), installed()]
     assert not list(tmp_path.rglob("failed.json"))
 
@@ -99,22 +96,6 @@ def test_jobs_of_one_workload_share_the_program(placekit: Run, monkeypatch: pyte
     assert len(loaded) == 1
     assert placekit("run", *SWEEP).code == 0
     assert len(loaded) == 2, "another sweep imports again: a file may have changed"
-
-
-def test_the_last_four_importers_keep_their_programs() -> None:
-    registry = discover()
-
-    def programs(hidden: int) -> object:
-        config = RunConfig.model_construct(importer={"name": "mlp", "hidden": [hidden]})
-        return sweep.programs(config, registry)
-
-    first, second, *_ = [programs(hidden) for hidden in (1, 2, 3, 4)]
-    assert programs(1) is first
-    programs(5)
-    assert programs(1) is first
-    assert programs(2) is not second
-    assert len(registry.programs) == 4
-    assert pickle.loads(pickle.dumps(registry)) is installed(), "so that jobs of one process share them"
 
 
 @pytest.mark.parametrize(
@@ -154,19 +135,6 @@ def test_more_seeds_join_the_sweep(placekit: Run, finished: None, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_other_versions_are_told(placekit: Run, finished: None, tmp_path: Path) -> None:
-    path = tmp_path / "sweep" / JOBS[2] / "result.json"
-    data = json.loads(path.read_text())
-    data["versions"] |= {"placekit-heuristics": "0.0.1", "numpy": "1.0"}
-    path.write_text(json.dumps(data))
-    told = [line for line in placekit("run", *SWEEP).out.splitlines() if "made with" in line]
-    now = installed().get("policy", "etf").version
-    assert told == [
-        f"sweep/{JOBS[2]}: skipped, it has finished already (made with placekit-heuristics 0.0.1, now {now})"
-    ]
-
-
-@pytest.mark.slow
 def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, finished: None, tmp_path: Path) -> None:
     before = results(tmp_path / "sweep")
     path = tmp_path / "sweep" / JOBS[0] / "config.json"
@@ -186,16 +154,6 @@ def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None
     quiet = ["hydra.sweep.subdir=${policy.name}${seed}"]
     placekit("run", *SWEEP, *quiet)
     assert len(skipped(placekit("run", *SWEEP, *quiet, "checkpoint_s=1"))) == 4
-
-
-@pytest.mark.slow
-def test_a_damaged_result_is_named_and_hides_nothing(placekit: Run, finished: None, tmp_path: Path) -> None:
-    (tmp_path / "sweep" / JOBS[0] / "result.json").write_text("{")
-    outcome = placekit("run", *SWEEP)
-    assert outcome.code == 1
-    assert f"sweep/{JOBS[0]}/result.json is damaged" in outcome.err
-    assert "placekit: 1 job of the sweep failed; 1 of its results cannot be read: " in outcome.err
-    assert "etf" in outcome.out
 
 
 @pytest.mark.slow
@@ -244,14 +202,6 @@ def test_nothing_that_fits_is_reported_again_and_not_computed_again(placekit: Ru
     [reason] = (tmp_path / "sweep").glob("*/failed.json")
     reason.unlink()
     assert "no placement that fits was found" in placekit("run", *args).err
-
-
-@pytest.mark.slow
-def test_all_jobs_fail(placekit: Run) -> None:
-    outcome = placekit("run", "-m", "workload=mlp", "seed=-1,-2", "run_dir=sweep")
-    assert outcome.code == 1
-    assert "placekit: 2 jobs of the sweep failed" in outcome.err
-    assert "seed: input should be greater than or equal to 0 (got -2)" in outcome.out
 
 
 def test_missing_jobs_are_listed(placekit: Run, finished: None, tmp_path: Path) -> None:
@@ -336,27 +286,24 @@ def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
     assert "a sweep over policy: critical_path, etf, portfolio" in placekit("run", "+experiment=quick", "--help").out
 
 
+def names_of(group: str) -> set[str]:
+    return {choice.name for choice in installed().choices() if choice.group == group}
+
+
 @pytest.mark.parametrize("path", sorted((conf_dir() / "experiment").glob("*.yaml")), ids=lambda p: p.stem)
 def test_experiments_name_what_exists(path: Path) -> None:
     params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]
-    known = {key: set(choices(key, installed())) for key in ("workload", "cluster", "policy")}
+    known = {key: names_of(key) for key in ("workload", "cluster", "policy")}
     swept = {option for job in jobs([f"{k}={v}" for k, v in params.items()], installed()) for option in job}
     for key, names in known.items():
         assert {o.partition("=")[2] for o in swept if o.startswith(f"{key}=")} <= names
 
 
 def test_a_glob_of_an_experiment_finds_the_presets_of_plugins() -> None:
-    [workloads] = [o for o in overrides(["experiment=workloads"], installed()) if o.startswith("workload=")]
-    all_names = choices("workload", installed())
-    names = {n for n in all_names if n != "none" and not n.startswith("planted") and not n.endswith("_small")}
-    assert set(workloads.removeprefix("workload=choice(").removesuffix(")").split(",")) == names
-    assert "workload=mlp" in overrides(["experiment=workloads", "workload=mlp"], installed())
-
-
-def test_a_glob_beside_a_name() -> None:
-    found = overrides(["-m", "policy=etf,glob([h*,e*])"], installed())
-    heft = [n for n in choices("policy", installed()) if n[0] in "eh"]
-    assert found[0] == f"policy=choice(etf,{','.join(n for n in heft if n != 'etf')})"
+    params = yaml.safe_load((conf_dir() / "experiment" / "workloads.yaml").read_text())["hydra"]["sweeper"]["params"]
+    found = {job[0].removeprefix("workload=") for job in jobs([f"workload={params['workload']}"], installed())}
+    names = {n for n in names_of("workload") if not n.startswith("planted") and not n.endswith("_small")} - {"none"}
+    assert found == names
 
 
 REFUSE = {"data_parallel", "enumerative", "exact", "expert", "given", "single_cpu"}
@@ -438,24 +385,6 @@ def test_a_model_that_leaves_python_costs_its_job_only(placekit: Run, tmp_path: 
     assert outcome.code == 1
     assert len(results(tmp_path / "sweep")) == 1
     assert "1 job of the sweep failed" in outcome.err
-
-
-@pytest.mark.slow
-def test_loggers_and_checkpoints_name_no_folder(placekit: Run, tmp_path: Path) -> None:
-    assert placekit("run", *SWEEP[:-1], "log=[]", "checkpoint_s=0").code == 0
-    assert skipped(placekit("run", *SWEEP)) == JOBS
-
-
-def test_a_sweep_has_one_folder(placekit: Run) -> None:
-    outcome = placekit("run", "-m", "workload=mlp", "policy=etf", "run_dir=a,b")
-    assert outcome.code == 1
-    assert "a sweep has one run_dir, not 'a,b'" in outcome.err
-
-
-@pytest.mark.slow
-def test_a_sweep_of_one(placekit: Run, tmp_path: Path) -> None:
-    assert placekit("run", "-m", "run_dir=one sweep's", *SWEEP[1:3], "policy=etf").code == 0
-    assert len(list((tmp_path / "one sweep's").glob("*/result.json"))) == 1
 
 
 @pytest.mark.slow

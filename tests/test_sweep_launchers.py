@@ -186,22 +186,6 @@ def test_killed_and_started_again_finishes_only_what_was_missing(tmp_path: Path)
     assert "number of seeds 4" in " ".join(again.stdout.split()), "the table has all seeds"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
-    process = start(*LONG, "seed=1,2,3,4", cwd=tmp_path)
-    wait_for(tmp_path / "sweep", process, checkpoint_npz=2)
-    os.kill(process.pid, signal.SIGKILL)
-    end = time.monotonic() + 30
-    while group_is_alive(process.pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not group_is_alive(process.pid)
-    process.communicate()
-    again = run("resume=sweep", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-
-
 def group_is_alive(group: int) -> bool:
     """Whether a process of the group runs; one that has ended and was not asked for yet does not."""
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -8,10 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from placekit_doctor.candidates import Candidates
 from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.speed import mostly_slow
 
@@ -19,7 +17,6 @@ from placekit_core import installed
 from placekit_core.cli.console import WIDTH, facts, table, wrapped
 from placekit_core.cli.main import overview
 from placekit_core.cli.parser import Parser
-from placekit_core.run.config import RunConfig
 
 Run = Callable[..., Outcome]
 COMMANDS = sorted(installed().commands)
@@ -63,14 +60,6 @@ class TestHelp:
                 assert all(option in words for option in action.option_strings)
         assert parsers or name == "run"
 
-    @pytest.mark.parametrize("name", [n for n in COMMANDS if installed().command(n).command.completer])
-    def test_what_the_shell_completes_is_explained(self, name: str, placekit: Run) -> None:
-        entry = installed().command(name)
-        completer = entry.load(entry.command.completer)
-        shown = placekit(*name.split(), "--help").out
-        flags = [word.strip() for word in completer([], "-", Candidates(installed())) if word.startswith("-")]
-        assert [flag for flag in flags if flag not in shown] == [] or name == "run"
-
     @pytest.mark.parametrize("family", FAMILIES)
     def test_a_family_lists_its_commands(self, family: str, placekit: Run) -> None:
         shown = fitting(placekit(family, "--help"))
@@ -78,40 +67,26 @@ class TestHelp:
         assert re.findall(r"^  (\w+ [\w-]+)", shown, re.M) == own
         assert all(installed().command(name).command.summary in shown for name in own)
 
-    def test_help_of_a_run_is_short(self, placekit: Run) -> None:
+    def test_help_of_a_run_has_every_name_and_option(self, placekit: Run) -> None:
         shown = fitting(placekit("run", "--help"))
-        assert len(shown.splitlines()) <= 60
-        for option in ("temperature_start=0.001", "budget.evaluations=null", "run_dir=outputs/DATE/TIME"):
-            assert option in shown
-        assert "policy.samples" not in shown, "no other policy's"
+        assert len(shown.splitlines()) <= 110
+        words = shown.split()
+        assert {f"{key}=null" for key in ("budget.evaluations", "log")} | {"run_dir=outputs/DATE/TIME"} <= {*words}
+        assert [e.component.name for e in installed().all() if e.component.name not in words] == []
+        assert [name for _, name in PRESETS if name not in words] == []
 
-    def test_help_all_has_everything(self, placekit: Run) -> None:
-        words = " ".join(fitting(placekit("run", "--help", "all")).split())
+    def test_help_on_a_component(self, placekit: Run) -> None:
         for entry in installed().all():
-            kind, component = entry.kind, entry.component
-            assert f" {kind} {component.name} {' '.join(component.summary.split())} " in words
-            for key, field in component.config.model_fields.items():
-                assert f" {key if key in getattr(component, 'shorthand', ()) else f'{kind}.{key}'}=" in words
-                assert " ".join((field.description or "").split()) in words
-        for key in ("seed", "failing_signal_s", "checkpoint_s", "log", "run_dir"):
-            assert str(RunConfig.model_fields[key].description) in words
-        assert all(f" {name} " in words for _, name in PRESETS)
-
-    @pytest.mark.parametrize("entry", installed().all(), ids=lambda e: f"{e.kind}={e.component.name}")
-    def test_help_on_a_component(self, entry: Any, placekit: Run) -> None:
-        component = entry.component
-        shown = fitting(placekit("run", f"+{entry.kind}={component.name}", "--help"))
-        written = {
-            key: key if key in getattr(component, "shorthand", ()) else f"{entry.kind}.{key}"
-            for key in component.config.model_fields
-        }
-        assert all(f" {key}=" in shown for key in written.values())
+            component, kind = entry.component, entry.kind
+            shown = fitting(placekit("run", f"+{kind}={component.name}", "--help"))
+            keys = [k if k in component.shorthand else f"{kind}.{k}" for k in component.config.model_fields]
+            assert [key for key in keys if f" {key}=" not in shown] == [], component.name
 
     @pytest.mark.slow
     def test_help_on_presets(self, placekit: Run) -> None:
         for group, name in PRESETS:
             shown = fitting(placekit("run", f"{group}={name}", "--help"))
-            assert f"{group} {name}, a preset of placekit-" in shown
+            assert f"{group} {name}" in shown
         shown = fitting(placekit("run", "trainer=reinforce", "policy=seq2seq", "--help"))
         assert "its own trainer: reinforce (" in shown
         assert "one of sqrt, linear, scaled" in " ".join(shown.split())
@@ -122,22 +97,8 @@ class TestHelp:
         assert "a sweep over seed: 1, 2, 3" in fitting(placekit("run", "+experiment=quick", "--help"))
         assert "importer.program=chainmm" in fitting(placekit("run", "workload=chainmm_8", "--help"))
 
-    def test_help_on_own_presets(self, placekit: Run, tmp_path: Path) -> None:
-        (tmp_path / "mine" / "policy").mkdir(parents=True)
-        (tmp_path / "mine" / "policy" / "my.yaml").write_text("# My own.\ndefaults: [etf]\n")
-        for argv in (["--config-dir", "mine", "--help", "policy=my"], ["policy=my", "-cd", "mine", "--help"]):
-            shown = fitting(placekit("run", *argv))
-            assert "policy my, a preset of mine\n      My own.\n" in shown
-            assert "policy etf" in shown
-        assert " my, " in placekit("run", "policy=mi", "-cd", "mine", "--help").err
-
-    @pytest.mark.parametrize("argv", [["e.json"], ["--cfg", "job"], ["dir/e"], ["-m"]], ids=" ".join)
-    def test_help_beside_files_and_flags(self, argv: list[str], placekit: Run) -> None:
-        assert fitting(placekit("run", *argv, "--help")) == placekit("run", "--help").out
-
-    @pytest.mark.parametrize("argv", [["help"], ["help", "help"], ["help", "--help"], ["help", "-h"]], ids=" ".join)
-    def test_help_on_help(self, argv: list[str], placekit: Run) -> None:
-        assert placekit(*argv).out == placekit("--help").out != ""
+    def test_help_beside_files_and_flags(self, placekit: Run) -> None:
+        assert fitting(placekit("run", "-m", "e.json", "--help")) == placekit("help", "run").out
 
     def test_help_on_what_is_built_in(self, placekit: Run) -> None:
         assert "names as its own" in fitting(placekit("run", "trainer=auto", "--help"))
@@ -149,7 +110,6 @@ class TestHelp:
             (["run", "policy=ann", "--help"], "no policy named 'ann'\n  available: chain, annealing, "),
             (["run", "policy=doppler_papers", "--help"], "did you mean 'doppler_paper'?"),
             (["run", "experiment=quik", "--help"], "no experiment named 'quik'\n  did you mean 'quick'?"),
-            (["run", "--help", "policies"], "--help knows no 'policies'\n  `--help`, `--help all`"),
             (["graph"], "'graph' is not a command by itself\n  available: graph export, graph import, graph show\n"),
             (["graph", "shw"], "no command named 'graph shw'\n  did you mean 'graph show'? available: graph export, "),
             (["cmpare"], "no command named 'cmpare'\n  did you mean 'compare'? available: "),
@@ -159,7 +119,6 @@ class TestHelp:
                 "compare: unrecognized arguments: --jsn\n  usage: placekit compare [-h] [--json | ",
             ),
             (["plugins", "x"], "plugins: unrecognized arguments: x\n  usage: placekit plugins [-h]"),
-            (["completion", "tcsh"], "no shell named 'tcsh'\n  available: bash, fish, zsh"),
             (["cluster", "show", "p100x5"], "no cluster named 'p100x5'\n  did you mean 'p100x4'?"),
         ],
     )
@@ -218,10 +177,8 @@ class TestListings:
         assert len(rows) == 6
         assert all("grouper=" in row for row in rows), "also those with the default"
         assert not re.search(r"\b[0-9a-f]{8}\b", shown), "in words"
-        assert fitting(placekit("compare", "a", "--profile")).count("\ndevice ") > 1, "six runs take several tables"
         assert placekit("run", "workload=mlp", "policy=heft", "cluster=k80x2", "seed=1", "run_dir=b").code == 0
         assert fitting(placekit("compare", "a", "b")).count("\npolicy ") == 2
-        fitting(placekit("compare", "a", "b", "--profile"))
 
 
 class TestTables:

@@ -15,7 +15,6 @@ def placekit_commands() -> list[Command]:
             summary="place a program; resume=DIR continues a run or sweep",
             target="placekit_core.cli.run:main",
             group="place",
-            completer="placekit_core.cli.run:complete",
         ),
         Command(
             name="plugins",

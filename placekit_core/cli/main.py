@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import os
@@ -21,66 +20,23 @@ GROUPS = ("place", "look", "measure", "install and extend")
 
 
 def script() -> int:
-    """Entry point of the console script: `main`, and the end of the process although threads that were started go on."""
+    """Entry point of the console script."""
     # imports allocate much and leave little garbage: a tenth of a small run was looking for it
     gc.set_threshold(20_000, 50, 100)
-    codes: list[int] = []
-    atexit.register(_leave, codes)  # the first that is registered runs last
-    code = main()
-    codes.append(code)
-    _flush()
-    if threading.active_count() > 1:
-        from placekit_core.run.contained import end_with_threads
-        from placekit_core.run.interruption import tell
-
-        end_with_threads(code, tell)
-    return code
-
-
-def _leave(codes: list[int]) -> None:
-    """End the process without Python's last steps, if threads go on that Python does not wait for.
-
-    It takes the lock away from them. One that then asks for the lock, out of an operation that hangs, makes Python abort.
-    """
-    if codes and threading.active_count() > 1:
-        _flush()
-        os._exit(codes[0])
-
-
-def _flush() -> None:
-    """What is in buffers is lost if the process is ended so."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    return main()
 
 
 def main() -> int:
     """Run the command line in `sys.argv`; returns the exit code."""
     argv = sys.argv[1:]
+    open_streams()
     if argv[:1] in (["-V"], ["--version"]) or argv[1:] == ["--version"]:
         from placekit_core.contracts.version import __version__
 
         print(f"placekit {__version__}")
         return 0
     try:
-        from placekit_core.run.interruption import ending
-        from placekit_core.run.registry import installed
-
-        if threading.current_thread() is threading.main_thread():
-            for number in set(ending()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
-                signal.signal(number, _terminated)
-        warnings.showwarning = show_warning
-        registry = installed()
-        if argv[:1] == ["help"]:  # `placekit help run` is `placekit run --help`
-            argv = [*(word for word in argv if word not in ("help", "-h", "--help")), "--help"]
-        if not argv or argv[0] in ("-h", "--help"):
-            print(overview(registry))
-            return 0
-        if argv[1:] in (["-h"], ["--help"]) and (family := _family(argv[0], registry)):
-            print(family_help(argv[0], family, registry))
-            return 0
-        entry, arguments = find(argv, registry)
-        return entry.run(arguments, registry)
+        return _run(argv)
     except SystemExit as e:  # argparse after --help, or the file of a model
         if e.code is None or isinstance(e.code, int):
             return e.code or 0
@@ -91,8 +47,7 @@ def main() -> int:
 
         tell("placekit: interrupted")
         return 130
-    except BrokenPipeError:  # `placekit ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `placekit ... | head`: results are written before anything is printed
         return 0
     except Exception as e:
         if os.environ.get("HYDRA_FULL_ERROR"):
@@ -100,6 +55,48 @@ def main() -> int:
         from placekit_core.run.registry import installed
 
         return fail(e, installed())
+    finally:
+        open_streams()  # a plugin may have closed them
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:  # nobody reads it any more, or its disk is full
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_streams() -> None:
+    """Replace a stream that is closed (`placekit ... >&-`) by one that goes nowhere."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or stream.closed:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
+def _run(argv: list[str]) -> int:
+    """Run the command that `argv` names, or print an overview."""
+    from placekit_core.contracts.errors import RunError
+    from placekit_core.run.interruption import ending
+    from placekit_core.run.registry import installed
+
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise RunError("the working directory does not exist any more", "change to another one") from None
+    if threading.current_thread() is threading.main_thread():
+        for number in set(ending()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
+            signal.signal(number, _terminated)
+    warnings.showwarning = show_warning
+    registry = installed()
+    if argv[:1] == ["help"]:  # `placekit help run` is `placekit run --help`
+        argv = [*(word for word in argv if word not in ("help", "-h", "--help")), "--help"]
+    if not argv or argv[0] in ("-h", "--help"):
+        print(overview(registry))
+        return 0
+    if argv[1:] in (["-h"], ["--help"]) and (family := _family(argv[0], registry)):
+        print(family_help(argv[0], family, registry))
+        return 0
+    entry, arguments = find(argv, registry)
+    return entry.run(arguments, registry)
 
 
 def find(argv: list[str], registry: Registry) -> tuple[CommandEntry, list[str]]:
@@ -137,11 +134,10 @@ def overview(registry: Registry) -> str:
     from placekit_core.cli.console import wrapped
 
     lines = [wrapped("`placekit COMMAND --help` describes one", "  ", f"{'usage: placekit COMMAND ...':32}")]
-    entries = [registry.command(name) for name in sorted(registry.commands) if len(registry.commands[name]) == 1]
-    known = [*GROUPS, *sorted({e.command.group for e in entries} - set(GROUPS))]
-    width = max((len(e.command.name) for e in entries), default=0)
-    for group in known:
-        rows = [_row(e, width) for e in entries if e.command.group == group]
+    commands = [found[0].command for _, found in sorted(registry.commands.items()) if len(found) == 1]
+    width = max((len(c.name) for c in commands), default=0)
+    for group in [*GROUPS, *sorted({c.group for c in commands} - set(GROUPS))]:
+        rows = [wrapped(c.summary, " " * (width + 4), f"  {c.name:{width}}  ") for c in commands if c.group == group]
         lines += [f"{group}:", *rows] if rows else []
     twins = [name for name, found in sorted(registry.commands.items()) if len(found) > 1]
     lines += [f"defined by several plugins, so that none can be used: {', '.join(twins)}"] if twins else []
@@ -149,36 +145,30 @@ def overview(registry: Registry) -> str:
     return "\n".join([*lines, "placekit --version prints the version"])
 
 
-def _row(entry: CommandEntry, width: int) -> str:
-    from placekit_core.cli.console import wrapped
-
-    return wrapped(entry.command.summary, " " * (width + 4), f"  {entry.command.name:{width}}  ")
-
-
 def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning in one line, without its place in the code."""
-    print(f"placekit: warning: {message}", file=sys.stderr)
+    """Print a warning in one line, without its place in the code. A stream that is gone must not cost a result."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"placekit: warning: {message}", file=sys.stderr)
 
 
 def fail(error: Exception, registry: Registry) -> int:
     """Show an error that was raised on purpose, or one in the code of a plugin; raise any other."""
     from placekit_core.contracts.errors import PlacekitError
-    from placekit_core.run.failures import RunFailed
-    from placekit_core.run.lifecycle import reason
+    from placekit_core.run.failures import RunFailed, reason
 
-    said = str(error)
+    text = str(error)
     failed = error if isinstance(error, RunFailed) else None
     cause: BaseException | None = failed.__cause__ if failed else error
     if cause is not None and not isinstance(cause, PlacekitError):
         if not (place := registry.where(cause)):
             raise cause
         who = f", while {failed.who} worked" if failed and failed.who else ""
-        said = f"{reason(cause)}{who}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback"
-    print(f"placekit: {said}", file=sys.stderr)
+        text = f"{reason(cause)}{who}\n  at {place}; HYDRA_FULL_ERROR=1 shows the whole traceback"
+    print(f"placekit: {text}", file=sys.stderr)
     if failed and failed.kept and any(p.fits for p in failed.result.summary.programs):
         best = f"the best so far, {failed.result.summary.outcome}," if failed.result.summary.fits else "what was found"
         print(f"  {best} is in {failed.kept}", file=sys.stderr)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
@@ -15,51 +13,33 @@ _NAME = 21  # the column in which summaries begin
 def main(argv: list[str], registry: Registry) -> int:
     """List all components and commands. Returns 1 if a plugin is broken, or if two of a kind have the same name."""
     Parser("plugins", "What is installed, by kind and plugin; and what is broken and why.").read(argv)
-    for kind in (*KINDS, "command"):
-        for line in _kind(kind, registry):
-            print(line)
-    return int(any([_broken(registry), _collisions(registry)]))
-
-
-def _kind(kind: str, registry: Registry) -> Iterator[str]:
-    """A heading, and for each distribution its components or commands of `kind`."""
     found: list[tuple[str, str, Component | Command]]
-    if kind == "command":
-        found = [(c.distribution, c.version, c.command) for entries in registry.commands.values() for c in entries]
-    else:
-        found = [(e.distribution, e.version, e.component) for e in registry.all() if e.kind == kind]
-    owner = None
-    for distribution, version, one in sorted(found, key=lambda f: (f[0], f[1], f[2].name)):
-        if owner is None:
-            yield PLURAL.get(kind, f"{kind}s")
-        if owner != (owner := f"{distribution} {version}"):
-            yield f"  {owner}"
-        yield wrapped(one.summary, " " * _NAME, f"    {one.name:{_NAME - 5}} ")
-
-
-def _broken(registry: Registry) -> bool:
-    """Print the plugins that were set aside; returns whether there are any."""
+    for kind in (*KINDS, "command"):
+        found = [(f"{e.distribution} {e.version}", e.kind, e.component) for e in registry.all() if e.kind == kind]
+        if kind == "command":
+            found = [
+                (f"{c.distribution} {c.version}", kind, c.command) for cs in registry.commands.values() for c in cs
+            ]
+        owner = ""
+        for distribution, _, one in sorted(found, key=lambda f: (f[0], f[2].name)):
+            if not owner:
+                print(PLURAL.get(kind, f"{kind}s"))
+            if owner != distribution:
+                print(f"  {(owner := distribution)}")
+            print(wrapped(one.summary, " " * _NAME, f"    {one.name:{_NAME - 5}} "))
     if registry.broken:
         print("broken plugins")
     for b in registry.broken:
         print(f"  {b.distribution} {b.version}, plugin {b.plugin}:")
         print(wrapped(b.reason, "    ", "    "))
-    return bool(registry.broken)
-
-
-def _collisions(registry: Registry) -> bool:
-    """Print names that have several owners, so that none can be used; returns whether there are any."""
-    found = [
-        (f"{group}={name}", [c.owner for c in choices]) for (group, name), choices in registry.duplicates().items()
-    ]
-    found += [
-        (f"command {name}", [f"{c.distribution} {c.version}" for c in entries])
-        for name, entries in registry.commands.items() if len(entries) > 1
-    ]  # fmt: skip
-    if found:
+    twins = {f"{group}={name}": [c.owner for c in found] for (group, name), found in registry.duplicates().items()}
+    for name, commands in registry.commands.items():
+        if len(commands) > 1:
+            twins[f"command {name}"] = [f"{c.distribution} {c.version}" for c in commands]
+    if twins:
         print("defined several times, so that none can be used")
-    for name, owners in found:
-        print(f"  {name}")
+    for text, owners in twins.items():
+        print(f"  {text}")
         for owner in owners:
             print(f"    {owner}")
-    return bool(found)
+    return int(bool(registry.broken or twins))

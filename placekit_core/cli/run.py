@@ -1,4 +1,4 @@
-"""`placekit run`: compose, validate, run the pipeline, show the result."""
+"""`placekit run`: compose, run the pipeline, show the result."""
 
 from __future__ import annotations
 
@@ -7,94 +7,104 @@ import multiprocessing
 import os
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placekit_core.cli.arguments import quoted, take
-from placekit_core.cli.completion import Completion
 from placekit_core.contracts.errors import ConfigError, RunError
-from placekit_core.run import run_directory, terminal
-from placekit_core.run.assembly import PythonObjects, validate
+from placekit_core.run import run_directory
+from placekit_core.run.assembly import Assembly, PythonObjects, assemble
 from placekit_core.run.checkpoint import CHECKPOINT
-from placekit_core.run.config import RunConfig
+from placekit_core.run.failures import Interrupted
 from placekit_core.run.lifecycle import check_loggers, next_steps
 from placekit_core.run.registry import Registry
+from placekit_core.run.request import Request
 
-HELP = {"-h", "--help"}
-PRINTING = {"--cfg", "-c", "--info", "-i", "--hydra-help"}
-"""Flags with which Hydra only prints."""
+if TYPE_CHECKING:
+    from placekit_core.contracts.result import Result
+    from placekit_core.run.current_run import Observer
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Run in any form that Hydra knows, or continue a run or sweep with `resume=DIR`. Returns the exit code."""
-    if HELP & set(argv):
-        from placekit_core.cli.run_help import help_text
+    """Run what the arguments describe, or continue a run or sweep with `resume=DIR`. Returns the exit code."""
+    if {"-h", "--help"} & set(argv):
+        from placekit_core.cli.help import help_text
 
-        print(help_text([a for a in argv if a not in HELP], registry))
+        print(help_text([a for a in argv if a not in ("-h", "--help")], registry))
         return 0
     for b in registry.broken:
         print(f"placekit: warning: plugin {b.distribution} {b.version} is broken: {b.reason}", file=sys.stderr)
     directory, rest = take(argv, "resume")
-    if directory == "":
-        raise ConfigError("option 'resume' has no value", "write `placekit run resume=RUN_DIR`")
-    if directory is not None:
-        if rest:
-            raise ConfigError(
-                f"a resumed run keeps its configuration, so {rest[0]!r} cannot be given",
-                "give `resume=RUN_DIR` alone, or start a new run",
-            )
-        _resume(Path(directory), registry)
-    else:
+    if directory is None:
         _launch(argv, registry)
+    elif rest:
+        raise ConfigError(
+            f"a resumed run keeps its configuration, so {rest[0]!r} cannot be given",
+            "give `resume=RUN_DIR` alone, or start a new run",
+        )
+    elif not directory:
+        raise ConfigError("option 'resume' has no value", "write `placekit run resume=RUN_DIR`")
+    else:
+        _resume(Path(directory), registry)
     return 0
 
 
 def _launch(argv: list[str], registry: Registry) -> None:
-    """Run what `argv` describes: one run, or a sweep."""
-    from placekit_core.cli.compose import compose_all, own_part
-    from placekit_core.cli.multirun import multirun, print_with_hydra
-    from placekit_core.cli.presets import naming_presets
+    """Run what `argv` describes: one run, or a sweep. With `--cfg job`, print its configuration."""
+    from placekit_core.cli.compose import compose_all, is_multirun, own_part
 
-    with naming_presets(argv, registry):
-        if any(a.partition("=")[0] in PRINTING for a in argv):
-            print_with_hydra(argv, registry)
-            return
-        composed = compose_all(argv, registry)
-        if {"-m", "--multirun"} & set(argv) or str(composed.hydra.mode).endswith("MULTIRUN"):
-            check_loggers([composed.log] if isinstance(composed.log, str) else composed.log or (), registry)
-            multirun(argv, composed, _job, registry)
-            return
-        config = validate(own_part(composed), registry)
-    _run(config, Path(config.run_dir), registry, resume=False)
+    what, argv = _printed(argv)
+    composed = compose_all(argv, registry)
+    if not what and (is_multirun(argv) or str(composed.hydra.mode).endswith("MULTIRUN")):
+        from placekit_core.cli.sweep import sweep
+
+        check_loggers([composed.log] if isinstance(composed.log, str) else composed.log or (), registry)
+        sweep(argv, composed, _job, registry)
+        return
+    assembly = assemble(Request.of(own_part(composed)), registry)
+    if what:
+        import yaml
+
+        print(yaml.safe_dump(assembly.config.model_dump(mode="json"), sort_keys=False), end="")
+        return
+    if not assembly.config.run_dir.strip():
+        raise ConfigError("option 'run_dir' has no value", "write run_dir=PATH")
+    _run(assembly, Path(assembly.config.run_dir), resume=False)
+
+
+def _printed(argv: list[str]) -> tuple[bool, list[str]]:
+    """Whether `--cfg job` asks for the configuration only, and the other arguments. Raises ConfigError."""
+    for flag in ("--cfg", "-c"):
+        if flag in argv:
+            i = argv.index(flag)
+            if argv[i + 1 : i + 2] != ["job"]:
+                raise ConfigError(f"{flag} needs `job`", "`placekit run --cfg job OPTION=...` prints the configuration")
+            return True, [*argv[:i], *argv[i + 2 :]]
+    return False, argv
 
 
 def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | None:
     """Run one job of a sweep; skip it if it has finished already, continue it if it was interrupted."""
     from placekit_core.cli import sweep
     from placekit_core.cli.main import show_warning
-    from placekit_core.run.failures import Interrupted
-    from placekit_core.run.pipeline import run
     from placekit_core.run.progress import Progress
 
     warnings.showwarning = show_warning  # this may be the process of a launcher
-    sweep.end_with_parent()
-    config = validate({**data, "run_dir": str(run_dir)}, registry)
-    before = sweep.held(run_dir, config, registry)
+    assembly = assemble(Request.of({**data, "run_dir": str(run_dir)}), registry)
+    before = sweep.finished(run_dir, assembly.config, registry)
     if before is not None:
         (run_dir / CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
-        sweep.say(f"{run_dir}: skipped, it has finished already{sweep.other_versions(before, registry)}")
+        sweep.say(f"{run_dir}: skipped, it has finished already")
         if not before.fits:
-            raise sweep.reason(run_dir)
+            raise sweep.why_failed(run_dir)
         return before.value_s
     if (run_dir / CHECKPOINT).is_file():
         sweep.say(f"{run_dir}: continued from its checkpoint")
     try:
         with Progress(multiprocessing.parent_process() is None) as progress:
-            progress.stage(f"importing {config.importer['name']}")
-            objects, resume = PythonObjects(sweep.programs(config, registry)), run_directory.holds_run(run_dir)
-            with contextlib.redirect_stdout(sys.stderr):  # what plugins and programs print
-                result = run(config, run_dir, registry, resume=resume, observer=progress, objects=objects).summary
+            progress.stage(f"importing {assembly.config.importer['name']}")
+            assembly.objects = PythonObjects(sweep.programs(assembly.config, registry))
+            result = _place(assembly, run_dir, run_directory.holds_run(run_dir), progress).summary
     except Interrupted as e:
         sweep.say(f"{run_dir}: {e.result.summary.line}")
         raise KeyboardInterrupt from None  # ends the sweep, not only this job
@@ -103,6 +113,7 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
 
 
 def _resume(run_dir: Path, registry: Registry) -> None:
+    """Continue a run or a sweep."""
     if os.path.isfile(run_dir / run_directory.SWEEP):
         from placekit_core.cli import sweep
 
@@ -116,28 +127,35 @@ def _resume(run_dir: Path, registry: Registry) -> None:
             f"{run_dir} was started from Python, with objects ({', '.join(config.python_objects)}) that only its script has",
             f"call place(..., run_dir={str(run_dir)!r}, resume=True) there",
         )
-    if (run_dir / run_directory.RESULT).is_file():
+    if run_directory.has_finished(run_dir):
+        from placekit_core.cli.console import show_result
+
         result = run_directory.load_summary(run_dir)
-        if result.status == "finished":
-            from placekit_core.cli.console import show_result
-
-            (run_dir / CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
-            print(f"{run_dir} has finished; nothing is left to do")
-            show_result(result, run_dir)
-            return
-    _run(validate(config.model_dump(mode="json"), registry), run_dir, registry, resume=True)
+        (run_dir / CHECKPOINT).unlink(missing_ok=True)  # it was killed between writing the result and this
+        print(f"{run_dir} has finished; nothing is left to do")
+        show_result(result, run_dir)
+        return
+    _run(assemble(Request.of(config.model_dump(mode="json")), registry), run_dir, resume=True)
 
 
-def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> None:
-    from placekit_core.cli.console import show_next, show_result
-    from placekit_core.run.failures import Interrupted
+def _place(assembly: Assembly, run_dir: Path, resume: bool, observer: Observer) -> Result:
+    """Run the pipeline. What plugins and programs print goes to standard error."""
     from placekit_core.run.pipeline import run
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return run(assembly, run_dir, resume=resume, observer=observer)
+
+
+def _run(assembly: Assembly, run_dir: Path, resume: bool) -> None:
+    """Run and show the result."""
+    from placekit_core.cli.console import show_next, show_result
+    from placekit_core.cli.main import open_streams
+    from placekit_core.run import terminal
     from placekit_core.run.progress import Progress
 
     try:
-        # stdout has the result alone, whatever plugins and programs print
-        with Progress(lines=True) as progress, contextlib.redirect_stdout(sys.stderr):
-            result = run(config, run_dir, registry, resume=resume, observer=progress)
+        with Progress(lines=True) as progress:
+            result = _place(assembly, run_dir, resume, progress)
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
         if e.result.summary.status == "finished":  # Ctrl-C came after the search
@@ -145,17 +163,11 @@ def _run(config: RunConfig, run_dir: Path, registry: Registry, resume: bool) -> 
             raise KeyboardInterrupt from None
         kept = "the best so far" if e.result.summary.fits else "what was tried"
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"
-        print(f"interrupted: {kept} is in {run_dir}; continue with `placekit run resume={run_dir}`{start}")
+        again = run_directory.resume_command(run_dir)
+        print(f"interrupted: {kept} is in {run_dir}; continue with `{again}`{start}")
         raise KeyboardInterrupt from None
+    open_streams()  # a plugin may have closed them
     show_result(result.summary, run_dir)
     if not terminal.quiet():
         sys.stdout.flush()
-        show_next(next_steps(registry, run_dir, result))
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `Command.completer`."""
-    yield from completion.options(words, word)
-    if "=" not in word:
-        yield from completion.paths(word, tuple(f for c in completion.registry.importers() for f in c.files))
-    yield from completion.whole(("-m", "--multirun", "--cfg", "--help", "--config-dir", "--info"))
+        show_next(next_steps(assembly.registry, run_dir, result))

@@ -1,4 +1,4 @@
-"""Sweeps: which jobs are done, which failed and why; all read from files, so any process may have run the jobs.
+"""Sweeps: Hydra starts the jobs; files tell which are done, and which failed and why, so any process may run the jobs.
 
 sweep.json     in the folder of the sweep: its command line, and the folders of its jobs if known beforehand
 failed.json    in the folder of a job: why it failed; removed when it succeeds
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from placekit_core.contracts.errors import BusyError, PlacekitError, RunError
+from placekit_core.cli.arguments import quoted
+from placekit_core.contracts.errors import BusyError, ConfigError, PlacekitError, RunError
 from placekit_core.contracts.files import FileModel, Folder, Model, read_json, write_json
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Summary
@@ -26,9 +24,12 @@ from placekit_core.run import run_directory as results
 from placekit_core.run.assembly import Assembly, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
-from placekit_core.run.failures import RunFailed
-from placekit_core.run.registry import CORE, Registry
-from placekit_core.run.run_directory import FAILED, RESULT, SWEEP
+from placekit_core.run.failures import RunFailed, optional, reason, warn
+from placekit_core.run.registry import Registry
+from placekit_core.run.run_directory import FAILED, RESULT, SWEEP, resume_command
+
+Job = Callable[[dict[str, Any], Path, Registry], float | None]
+"""`job(configuration, folder, registry)` returns the value in seconds; the launcher may call it in another process."""
 
 
 class SweepFile(FileModel):
@@ -47,8 +48,82 @@ class FailedFile(FileModel):
     traceback: str | None = None
 
 
-def begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
-    """Note how the sweep in `directory` was started. `jobs` are its folders; None if a sweeper chooses jobs as it goes."""
+def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
+    """Run `job` for each configuration that `argv` describes, then list failed and missing jobs. Raises PlacekitError.
+
+    `config` is the result of `compose_all` for `argv`.
+    """
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+
+    from placekit_core.cli.compose import key_of, opened, to_dict
+
+    directory = Path(str(config.hydra.sweep.dir))
+    with opened(argv, registry) as found:
+        shared, folders = _plan(found, config)
+    if folders == []:
+        raise ConfigError(
+            "the sweep has no job", "a glob() in it matches no name; `placekit run --help` lists the names"
+        )
+    registry.programs.clear()  # files may have changed since the last sweep
+
+    def task(config: Any) -> float:  # a launcher may pickle it, with the registry, for another process
+        own = HydraConfig.get()
+        folder = Path(str(own.runtime.output_dir))
+        folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # as the user wrote it
+
+        def checked() -> float | None:
+            registry.check_choices(own.runtime.choices)
+            return job(to_dict(config), folder, registry)
+
+        return run_job(folder.name, folder, checked, registry)
+
+    stopped = None
+    try:
+        _begin(directory, argv, folders)
+        # the folder as composed above, so that a time in its name stays the same
+        keys = ",".join(f"'{key}'" for key in shared)
+        own = [f"++run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]", "hydra.mode=MULTIRUN"]
+        with opened(argv, registry) as found:
+            overrides = [*(o for o in found if key_of(o) != "run_dir"), *own]
+            GlobalHydra.instance().hydra.multirun("config", task, overrides)  # type: ignore[union-attr]
+    except KeyboardInterrupt:
+        print(f"interrupted: continue with `{resume_command(directory)}`")
+        raise
+    except PlacekitError:  # before the first job
+        raise
+    except OSError as e:
+        raise ConfigError(
+            f"cannot write to {e.filename or directory}: {e.strerror}", "choose another: run_dir=PATH"
+        ) from None
+    except Exception as e:
+        stopped = e
+    with optional(warn, "a plugin failed at the end of the sweep"):
+        registry.manager.hook.placekit_sweep_finished(directory=directory, registry=registry)
+    _end(directory, stopped)
+
+
+_EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
+
+
+def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | None]:
+    """The options that all jobs share, and the folders of the jobs; None for a sweeper that chooses jobs as it goes."""
+    from placekit_core.cli.compose import job_name, key_of, parse, split
+
+    params = [f"{k}={v}" for k, v in (config.hydra.sweeper.params or {}).items()]
+    own = [o for o in found if not key_of(o).startswith("hydra")]
+    last = {key_of(o): o for o in [*params, *own]}  # if two overrides have the same key, the later one counts
+    basic = str(config.hydra.sweeper._target_).endswith(".BasicSweeper")
+    varying = {key for key, override in last.items() if parse([override])[0].is_sweep_override()}
+    varying |= set() if basic else {key_of(p) for p in params}  # in whatever form its values are given
+    varying |= {key for key in last if key.partition(".")[0] in varying}  # options of a component that varies
+    known = list[str](config.hydra.job.config.override_dirname.exclude_keys)
+    shared = sorted({*known, *(key for key in last if key not in varying)})
+    return shared, [job_name(job, shared) for job in split([*params, *own])] if basic else None
+
+
+def _begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
+    """Note how the sweep in `directory` was started. `jobs` are its folders if they are known."""
     directory.mkdir(parents=True, exist_ok=True)
     before = _read(directory / SWEEP, SweepFile)
     if before and before.jobs and jobs is not None:  # a larger sweep, or a shared folder: keep known jobs
@@ -56,33 +131,25 @@ def begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None)
     write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
 
 
+def _end(directory: Path, stopped: Exception | None) -> None:
+    """List failed and missing jobs. Raises RunError if there are any, or if an exception stopped the sweep."""
+    failed, missing = troubles(directory)
+    show_troubles(failed, missing)
+    sys.stdout.flush()  # before the error, which goes to standard error
+    counts = [
+        f"{n} {'job' if n == 1 else 'jobs'} of the sweep {what}"
+        for n, what in ((len(failed), "failed"), (len(missing), "did not finish")) if n
+    ]  # fmt: skip
+    counts = [*([f"the sweep stopped: {reason(stopped)}"] if stopped is not None else []), *counts]
+    if counts:
+        hint = f"the others are written; `{resume_command(directory)}` tries again what is not finished"
+        raise RunError("; ".join(counts), hint)
+
+
 def arguments(directory: Path) -> list[str]:
     """The command line that a sweep was started with. Raises RunError."""
     hint = "give the sweep's command line again"
     return read_json(directory / SWEEP, SweepFile, error=RunError, hint=hint).arguments
-
-
-def shown(directory: str) -> Path:
-    """A folder that Hydra made absolute, as the user wrote it."""
-    path = Path(directory)
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def end_with_parent() -> None:
-    """End this process of joblib's when its parent is gone; its job continues when the sweep is resumed."""
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    watched = any(thread.name == _WATCH for thread in threading.enumerate())
-    if multiprocessing.current_process().name.startswith("Loky") and not watched:
-        threading.Thread(target=watch, name=_WATCH, daemon=True).start()
-
-
-_WATCH = "placekit: end with the parent"
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -96,25 +163,27 @@ def run_job(name: str, run_dir: Path, job: Callable[[], float | None], registry:
     """Run one job and return its value in seconds. A failure is shown and written, not raised; the value is infinity."""
     try:
         value = job()
-    except (Exception, SystemExit) as found:  # a model's file may call sys.exit
+    except KeyboardInterrupt:
+        raise
+    except BaseException as found:  # a model's file may call sys.exit
         e = found.__cause__ if isinstance(found, RunFailed) and found.__cause__ else found
-        reason = FailedFile(type=type(e).__name__, message=str(e))
+        failed = FailedFile(type=type(e).__name__, message=str(e))
         if isinstance(e, PlacekitError):
-            reason.message, reason.hint = e.message, e.hint
+            failed.message, failed.hint = e.message, e.hint
             say(f"placekit: {name}: {e}", sys.stderr)
             if isinstance(e, BusyError):
                 return math.inf  # another run uses the folder, and writes its own outcome there
         else:
-            reason.traceback = "".join(traceback.format_exception(e))
+            failed.traceback = "".join(traceback.format_exception(e))
             bug = f"this is a bug in {registry.where(e) or 'placekit'}; its traceback is in {run_dir / FAILED}"
-            say(f"placekit: {name}: {type(e).__name__}: {e}\n  {bug}", sys.stderr)
-        write_json(run_dir / FAILED, reason.model_dump(exclude_none=True))
+            say(f"placekit: {name}: {reason(e)}\n  {bug}", sys.stderr)
+        write_json(run_dir / FAILED, failed.model_dump(exclude_none=True))
         return math.inf
     (run_dir / FAILED).unlink(missing_ok=True)
     return math.inf if value is None else value
 
 
-def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None:
+def finished(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None:
     """The finished run of this configuration in `run_dir`; None if there is no run, or an unfinished one.
 
     Raises RunError if the run there is damaged, or is another one: of another configuration, of a program, machine or
@@ -123,15 +192,12 @@ def held(run_dir: Path, config: RunConfig, registry: Registry) -> Summary | None
     if not results.holds_run(run_dir):
         return None
     results.check_same(run_dir, config)
-    if not (run_dir / RESULT).is_file():
-        return None
-    summary = results.load_summary(run_dir)
-    if summary.status != "finished":
+    summary = results.load_summary(run_dir) if (run_dir / RESULT).is_file() else None
+    if summary is None or summary.status != "finished":
         return None
     hint = "choose another run_dir, or remove this folder to run it again"
     now = registry.code(distributions(config, registry, importer=False))
-    edited = sorted(name for name, code in summary.code.items() if now.get(name) != code)
-    if edited:
+    if edited := sorted(name for name, code in summary.code.items() if now.get(name) != code):
         raise RunError(f"{run_dir} holds a run made by other code of {', '.join(edited)}", hint)
     parts = Assembly(config, registry, PythonObjects(programs(config, registry)))
     if [parts.problem(p).fingerprint for p in parts.programs] != [p.problem_fingerprint for p in summary.programs]:
@@ -151,16 +217,8 @@ def programs(config: RunConfig, registry: Registry) -> list[Program]:
     return kept[key]
 
 
-def other_versions(summary: Summary, registry: Registry) -> str:
-    """The versions of the core and the plugins that changed since this run, as text; empty if none did."""
-    now = registry.versions(summary.code)
-    own = {k: v for k, v in summary.versions.items() if k in {CORE, *summary.code}}
-    changed = [f"{k} {v}, now {now.get(k, 'not installed')}" for k, v in own.items() if now.get(k) != v]
-    return f" (made with {'; '.join(changed)})" if changed else ""
-
-
-def reason(run_dir: Path) -> RunError:
-    """Why the finished job in `run_dir` failed; it found nothing that fits."""
+def why_failed(run_dir: Path) -> RunError:
+    """Why the finished job in `run_dir` failed: it found nothing that fits."""
     failed = _read(run_dir / FAILED, FailedFile)
     if failed is None:
         return RunError(f"no placement that fits was found; {run_dir} has what was tried")
@@ -170,7 +228,7 @@ def reason(run_dir: Path) -> RunError:
 def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
     """(folder, reason) of the failed jobs at or below `folder`, and of the missing ones."""
     failed = []
-    if not os.path.isdir(folder):  # a name may be too long for `rglob`
+    if not os.path.isdir(folder):
         return [], []
     for path in sorted(folder.rglob(FAILED)):
         data = _read(path, FailedFile)
@@ -179,11 +237,13 @@ def troubles(folder: Path) -> tuple[list[tuple[Path, str]], list[tuple[Path, str
     known = {path for path, _ in failed}
     missing = []
     for path in sorted(folder.rglob(SWEEP)):
-        sweep = _read(path, SweepFile)
-        for name in (sweep and sweep.jobs) or []:
-            job = path.parent / name
-            if job not in known and (why := _unfinished(job)):
-                missing.append((job, why))
+        file = _read(path, SweepFile)
+        for job in (path.parent / name for name in (file and file.jobs) or []):
+            if job not in known and not results.has_finished(job):
+                checkpoint = "; it has a checkpoint" if (job / CHECKPOINT).is_file() else ""
+                missing.append(
+                    (job, f"not finished{checkpoint}" if (job / results.CONFIG).is_file() else "not started")
+                )
     return failed, missing
 
 
@@ -194,27 +254,6 @@ def show_troubles(
     for what, jobs in (("failed", failed), ("missing", missing)):
         for path, why in jobs:
             say(f"{what}: {path}: {why}", stream)
-
-
-def damaged(folder: Path) -> list[str]:
-    """For each result at or below `folder` that cannot be read, what is wrong with it."""
-    found = []
-    for path in sorted(folder.rglob(RESULT)):
-        try:
-            results.load_summary(path.parent)
-        except RunError as e:
-            found.append(e.message)
-    return found
-
-
-def _unfinished(job: Path) -> str:
-    if (job / RESULT).is_file():
-        found = _read(job / RESULT, Summary)
-        if found is None or found.status == "finished":
-            return ""  # damage is reported elsewhere
-    if (job / CHECKPOINT).is_file():
-        return "not finished; it has a checkpoint"
-    return "not finished" if (job / results.CONFIG).is_file() else "not started"
 
 
 def _read(path: Path, model: type[Model]) -> Model | None:

@@ -104,8 +104,6 @@ class Command:
         target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It
             shows its own `--help`.
         group: its heading in `placekit --help`.
-        completer: `"module:function"`, or nothing: `function(words, word, completion)` returns the candidates for `word`
-            after the arguments `words`; `completion` is a `placekit_core.cli.completion.Completion`.
     """
 
     name: str
@@ -113,7 +111,6 @@ class Command:
     summary: str
     target: str
     group: str = "more"
-    completer: str = ""
 
 
 @hookspec

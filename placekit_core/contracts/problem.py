@@ -149,9 +149,13 @@ class Problem:
         batch = self.check(Placements.of(device, priority))
         if len(batch) != 1:
             raise PlacementError(f"one placement has one row of {self.g} devices, not {len(batch)} rows")
-        own, order = batch.one(0)  # may be the caller's arrays, so copy them
-        weights = None if order is None else order.copy()
-        return Placement(own.copy(), weights, self.graph.fingerprint, self.cluster.fingerprint)
+        return self.row(batch, 0)
+
+    def row(self, placements: Placements, i: int) -> Placement:
+        """Placement i of a batch that was checked, with arrays of its own."""
+        device, priority = placements.one(i)
+        own = None if priority is None else priority.copy()
+        return Placement(device.copy(), own, self.graph.fingerprint, self.cluster.fingerprint)
 
     def check(self, placements: Placements) -> Placements:
         """Raise PlacementError, naming the group, unless every group is on an existing, allowed device."""

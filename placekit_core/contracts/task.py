@@ -49,7 +49,10 @@ class Session(ABC):
 
     @abstractmethod
     def evaluate(self, placements: Placements) -> Measurements:
-        """Measure a batch. A placement that does not fit or fails is marked in the measurements, not raised."""
+        """Measure a batch. A placement that does not fit or fails is marked in the measurements, not raised.
+
+        Sessions do not check placements: evaluators do (`Problem.check`), and so does `Problem.placement`.
+        """
 
     @abstractmethod
     def schedule(self, placement: Placement) -> Schedule:

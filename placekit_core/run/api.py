@@ -7,41 +7,53 @@ Both take the same arguments as `placekit run`, and the same seed gives the same
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
+import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from placekit_core.contracts.errors import BudgetExhausted, ConfigError, PlacekitError
-from placekit_core.contracts.interfaces import Plugin
+from placekit_core.contracts.cluster import Cluster, load_cluster
+from placekit_core.contracts.errors import (
+    BudgetExhausted,
+    ClusterError,
+    ConfigError,
+    ImporterError,
+    PlacekitError,
+    unknown,
+)
+from placekit_core.contracts.graph import Graph
+from placekit_core.contracts.interfaces import Importer, Plugin, Policy
 from placekit_core.contracts.measurement import Measurements, Schedule
-from placekit_core.contracts.placement import Placements
+from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
-from placekit_core.contracts.task import Best
-from placekit_core.run import assembly, python_arguments
-from placekit_core.run.assembly import Assembly
-from placekit_core.run.baselines import add_baselines, chosen
+from placekit_core.contracts.task import Best, Task
+from placekit_core.run.assembly import Assembly, OpenProgram, assemble
+from placekit_core.run.baselines import chosen
+from placekit_core.run.config import AUTO, DEFAULT, default_groups
+from placekit_core.run.current_run import Observer, Run
+from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, readers_of
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed
-from placekit_core.run.pipeline import Observer, begin, run
-from placekit_core.run.python_arguments import (
-    Arguments,
-    BudgetSpec,
-    ClusterSpec,
-    FunctionPolicy,
-    PolicySpec,
-    Spec,
-    configure,
-)
-from placekit_core.run.registry import installed
-from placekit_core.run.report import bound_error, commit, record, report
+from placekit_core.run.finish import end
+from placekit_core.run.pipeline import run
+from placekit_core.run.registry import LISTING, Registry, installed
+from placekit_core.run.request import SECTIONS, Request
+
+Spec = str | Mapping[str, Any] | Plugin
+"""A component: its name, its name with options (`{"name": NAME, OPTION: VALUE}`), or an instance."""
+PolicySpec = Spec | Callable[[Task, Generator], Placement]
+ClusterSpec = str | Path | Mapping[str, Any] | Cluster
+BudgetSpec = float | Mapping[str, float] | None
 
 
 def place(
@@ -75,73 +87,37 @@ def place(
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is as in `placekit run`.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
-        parallel: what evaluates on the backend in other processes: its name, or its name with options; None: nothing.
-        costs: file of measured costs; an operation that it does not have gets its cost from the roofline model.
+        parallel: evaluates on the backend in other processes: its name, or its name with options; None uses this process.
+        costs: file of measured costs; the roofline model gives the costs of operations that it lacks.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
-        baselines: policies to compare the result with; None is the standard ones, [] none.
+        baselines: policies to compare the result with; None is the standard ones, [] compares with none.
         resume: continue the interrupted run in `run_dir`, with the same arguments; an error if no run has begun there.
         progress: show a progress bar.
 
     Raises:
-        PlacekitError: says what is wrong, and what exists; NothingFits if no placement that fits was found.
+        PlacekitError: tells what is wrong, and what exists; NothingFits if no placement that fits was found.
         RunFailed: a component raised `__cause__` after something was evaluated; before that, this is raised itself.
-        Interrupted: on Ctrl-C. It, NothingFits, RunFailed and BoundError have a `result` with all that was found until then.
+        Interrupted: on Ctrl-C. It, NothingFits, RunFailed and BoundError have a `result` with everything found until then.
     """
     if resume and run_dir is None:
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
-    arguments = Arguments(
-        source, about, cluster, _policy(policy), grouper, trainer, backend, proxy, budget, costs, run_dir,
-        _run_options(seed, failing_signal_s, log, baselines, parallel),
-    )  # fmt: skip
-    config, objects = configure(arguments, NAMES, registry := installed())
+    if callable(policy) and not isinstance(policy, Plugin | type):
+        policy = FunctionPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
+    components = {"policy": policy, "grouper": grouper, "trainer": trainer, "backend": backend, "proxy": proxy}
+    options = {
+        "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
+        "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+    }  # fmt: skip
+    registry = installed()
+    assembly = assemble(_request(source, about, components, options, registry), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
         try:
-            result = run(config, folder, registry, resume=resume, observer=observer, objects=objects)
+            return _kept(run(assembly, folder, resume=resume, observer=observer), run_dir)
         except (Interrupted, RunFailed, BoundError, NothingFits) as e:
             e.result = _kept(e.result, run_dir)
             raise
-    return _kept(result, run_dir)
-
-
-def _policy(spec: PolicySpec | None) -> PolicySpec | None:
-    """A function as a policy, anything else as it is."""
-    if callable(spec) and not isinstance(spec, Plugin | type):
-        return FunctionPolicy(getattr(spec, "__name__", type(spec).__name__), spec)
-    return spec
-
-
-def _run_options(
-    seed: int,
-    failing_signal_s: float | None,
-    log: Sequence[str] | None,
-    baselines: Sequence[str] | None,
-    parallel: str | Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """`Arguments.options`."""
-    return {
-        "seed": seed,
-        "failing_signal_s": failing_signal_s,
-        "log": log,
-        "baselines": baselines,
-        "parallel": {"name": parallel} if isinstance(parallel, str) else parallel,
-    }
-
-
-def load_programs(source: Any = None, **about: Any) -> list[Program]:
-    """The programs in `source`.
-
-    Args:
-        source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
-            instance); or an object that an importer takes, such as a module of a library. Without it, one of `about` is
-            an option that chooses an importer (`ImporterComponent.shorthand`), as `model="hf:NAME"` does for importer `model`.
-        about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
-
-    Raises:
-        PlacekitError: what is wrong with the source, or which sources there are.
-    """
-    return python_arguments.load_programs(source, installed(), about)
 
 
 def search(
@@ -171,13 +147,13 @@ def search(
                 measured = s.evaluate(devices)
         print(s.result)
     """
-    options = _run_options(seed, failing_signal_s, log, baselines, parallel)
-    arguments = Arguments(
-        source, about, cluster, FunctionPolicy(name), grouper, None, backend, backend, budget, costs, run_dir, options
-    )
+    components = {"policy": FunctionPolicy(name), "grouper": grouper, "backend": backend, "proxy": backend}
+    options = {
+        "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
+        "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+    }  # fmt: skip
     registry = installed()
-    config, objects = configure(arguments, NAMES, registry)
-    return Search(Assembly(config, registry, objects), run_dir)
+    return Search(assemble(_request(source, about, components, options, registry), registry), run_dir)
 
 
 class Search:
@@ -193,72 +169,58 @@ class Search:
     """
 
     result: Result | None = None
-    _opened: assembly.OpenProgram | None = None
+    _run: Run | None = None
     _open = False
 
-    def __init__(self, parts: Assembly, run_dir: str | Path | None) -> None:
-        self._parts, self._run_dir = parts, run_dir
-        self.rng = parts.streams("policy")
+    def __init__(self, assembly: Assembly, run_dir: str | Path | None) -> None:
+        self._assembly, self._run_dir = assembly, run_dir
+        self.rng = assembly.streams("policy")
 
     def __enter__(self) -> Search:
-        parts = self._parts
-        parts.one_program("a search")
-        chosen(parts.config, parts.registry)  # fail at once if one does not exist
+        assembly = self._assembly
+        assembly.one_program("a search")
+        chosen(assembly.config, assembly.registry)  # raises if a baseline does not exist
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(_folder(self._run_dir))
-            self._lifecycle = begin(parts.config, folder, parts.registry, False, stack)
-            on_row = lambda p, row: self._lifecycle.evaluated(p.directory, p.name, row)  # noqa: E731
-            [opened] = parts.open(folder, stack, on_row)
-            self._opened = opened
+            self._run = Run(assembly, stack.enter_context(_folder(self._run_dir)), Observer(), stack)
+            self._run.who = "the block of the search"
+            self._run.begin(resume=False)
+            self._run.open_programs()
             self._stack = stack.pop_all()
         self._open = True
-        opened.evaluate.ledger.start()
+        self._within.evaluate.ledger.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        opened = self._within
-        evaluate, folder = opened.evaluate, opened.directory
+        evaluate = self._within.evaluate
         evaluate.ledger.stop()
         self._open = False
+        assert self._run is not None
         spent = isinstance(error, BudgetExhausted) and error.args[0] is evaluate
-        if error is None or spent:
-            status = "finished"
-        else:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        early = None if spent else error
         with self._stack:
-            if status == "finished" or evaluate.evaluations:
-                # report the failure of the block, not one that follows from it
-                with contextlib.suppress(*([Exception] if status == "failed" else [])):
-                    interrupted = False
-                    if status == "finished":
-                        record(opened)
-                        interrupted = add_baselines(self._parts, [opened])
-                    result = report(self._parts, [opened], folder, status)
-                    wrong = bound_error(result)
-                    result = result if wrong is None else wrong.result
-                    self._lifecycle.finished(result)
-                    commit(result, folder)
-                    self.result = _kept(result, self._run_dir)
-                    if wrong is not None and status == "finished":
-                        wrong.result = self.result
-                        raise wrong
-                    if interrupted:  # the result is complete, and the program that asked for it still has to end
-                        raise KeyboardInterrupt
+            if early is None or evaluate.evaluations:
+                try:
+                    self.result = _kept(end(self._run, early), self._run_dir)
+                except BaseException as e:
+                    if found := getattr(e, "result", None):
+                        self.result = e.result = _kept(found, self._run_dir)  # type: ignore[attr-defined]
+                    if early is None and not isinstance(e, NothingFits):  # else the block's own error is raised
+                        raise
         return spent
 
     @property
-    def _within(self) -> assembly.OpenProgram:
+    def _within(self) -> OpenProgram:
         """The program, open. Raises PlacekitError outside the block."""
-        if not self._open or self._opened is None:
+        if not self._open or self._run is None:
             raise PlacekitError("a search is open within its block only", "write `with search(...) as s:`")
-        return self._opened
+        return self._run.programs[0]
 
     @property
     def problem(self) -> Problem:
         """What is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D]."""
-        return (self._opened or self._within).problem
+        return (self._run.programs[0] if self._run is not None and self._run.programs else self._within).problem
 
     @property
     def remaining(self) -> float:
@@ -268,7 +230,7 @@ class Search:
     @property
     def best(self) -> Best | None:
         """The best placement so far that fits: `placement`, `value_s`, `peak_bytes`, and the number of its evaluation."""
-        return None if self._opened is None else self._opened.evaluate.best
+        return self._run.programs[0].evaluate.best if self._run is not None and self._run.programs else None
 
     def evaluate(self, device: ArrayLike | Placements, priority: ArrayLike | None = None) -> Measurements:
         """Measure a batch.
@@ -293,9 +255,158 @@ class Search:
         return opened.session.schedule(opened.problem.placement(device, priority))
 
 
+class FunctionPolicy(Policy):
+    """The caller's own method: a function `f(task, rng) -> Placement`; None for the caller's own loop (`search`)."""
+
+    def __init__(self, name: str, function: Callable[[Task, Generator], Placement] | None = None) -> None:
+        super().__init__()
+        self.name = name  # type: ignore[misc]
+        self._function = function
+
+    def place(self, task: Task, rng: Generator) -> Placement:
+        assert self._function is not None, "a search has no policy to ask"
+        return self._function(task, rng)
+
+
+def load_programs(source: Any = None, **about: Any) -> list[Program]:
+    """The programs in `source`.
+
+    Args:
+        source: a `Graph`, `Program` or list of them; a graph file; an importer (its name, its name with options, or an
+            instance); or an object that an importer takes, such as a module of a library. Without it, one of `about` is
+            an option that chooses an importer (`ImporterComponent.shorthand`), as `model="hf:NAME"` does for importer `model`.
+        about: options of a named importer, or what the importer needs to know about an object, such as its inputs.
+
+    Raises:
+        PlacekitError: what is wrong with the source, or which sources there are.
+    """
+    registry = installed()
+    found = _programs(source, about, registry)
+    if isinstance(found, Mapping):
+        values = dict(found)
+        programs: list[Program] = registry.build("importer", str(values.pop("name")), values).load()
+        return programs
+    return found
+
+
+def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict[str, Any] | list[Program]:
+    """The name and options of the importer of `source`; its programs if an object or a file holds them."""
+    if source is None:
+        component = chosen_by(about, registry)
+        if component is None:
+            known = sorted({f"{c.shorthand[0]}=..." for c in registry.importers() if c.shorthand})
+            hint = " or ".join(["give a graph, a file or an object", *known])
+            raise ImporterError("nothing says what is placed", hint)
+        first = component.shorthand[0]
+        if not names_file(str(about[first]), registry):
+            return {"name": component.name, **about}
+        source, about = str(about[first]), {k: v for k, v in about.items() if k != first}
+    if isinstance(source, str | Path) and ("importer", str(source)) not in registry.entries:
+        if not readers_of(source, registry) and not os.path.isfile(source):
+            raise ImporterError(f"no importer reads {str(source)!r}", known_files(registry))
+        importer = registry.build("importer", importer_of(source, registry), {"path": str(source), **about})
+        return list(importer.load())
+    if isinstance(source, str):
+        return {"name": source, **about}
+    if isinstance(source, Mapping):
+        return {**source, **about}
+    if isinstance(source, type):
+        raise ImporterError(f"{source.__name__} is a class", f"give an instance of it: {source.__name__}(...)")
+    return _of_object(source, about, registry)
+
+
+def _of_object(source: Any, about: Mapping[str, Any], registry: Registry) -> list[Program]:
+    """The programs of a graph, program, list of them, importer, or object that an importer takes. Raises ImporterError."""
+    several = [source] if isinstance(source, Graph | Program) else source
+    given = isinstance(several, Sequence) and all(isinstance(p, Graph | Program) for p in several)
+    if about and (given or isinstance(source, Importer)):
+        raise ImporterError(f"{type(source).__name__} takes no {next(iter(about))!r}", "give it alone")
+    if given:
+        return [Program(p) if isinstance(p, Graph) else p for p in several]
+    if isinstance(source, Importer):
+        return source.load()
+    types = [f"{c.__module__}.{c.__qualname__}" for c in type(source).__mro__]
+    for component in registry.importers():
+        if any(t in component.objects for t in types):
+            cls: type[Importer] = registry.get("importer", component.name).load()
+            return cls.convert(source, **about)
+    takes = sorted({t for c in registry.importers() for t in c.objects})
+    raise ImporterError(
+        f"no importer takes a {types[0]}",
+        f"graphs, programs, graph files, importers, and {', '.join(takes) or 'nothing else'}; others come with plugins",
+    )
+
+
+def _request(
+    source: Any,
+    about: Mapping[str, Any],
+    components: Mapping[str, Any],
+    options: Mapping[str, Any],
+    registry: Registry,
+) -> Request:
+    """The request that the arguments of `place` or `search` describe; None stands for the default of `placekit run`."""
+    given, run_dir = {k: v for k, v in options.items() if v is not None}, options["run_dir"]
+    if run_dir is not None and (not isinstance(run_dir, str | Path) or run_dir == ""):
+        raise ConfigError(f"run_dir={run_dir!r}", "give a folder, or None to write nothing")
+    if run_dir is None:
+        given |= {"log": (), "checkpoint_s": None}
+    for key in ("costs", "run_dir"):
+        if key in given:
+            given[key] = {"file": str(given[key])} if key == "costs" else str(given[key])
+    if isinstance(given.get("parallel"), str):
+        given["parallel"] = {"name": given["parallel"]}
+    if "budget" in given and not isinstance(given["budget"], Mapping):
+        budget = given["budget"]
+        given["budget"] = {"evaluations": budget.item() if isinstance(budget, np.generic) else budget}
+    defaults = {**default_groups(), "proxy": default_groups()["backend@proxy"]}
+    given["cluster"] = _cluster(given.get("cluster", defaults["cluster"]), registry)
+    try:
+        found = _programs(source, about, registry)
+        if isinstance(found, Mapping):  # an option that the importer lacks may be a misspelt argument
+            registry.get("importer", str(found["name"])).options(
+                {k: v for k, v in found.items() if k != "name"}, "importer."
+            )
+    except PlacekitError as e:
+        for key in about:
+            if close := difflib.get_close_matches(key, NAMES, 1, 0.75):
+                raise ConfigError(f"no argument {key!r}", f"did you mean {close[0]!r}? or: {e.message}") from None
+        raise
+    parts = {s: _component(s, components.get(s) or defaults[s]) for s in SECTIONS if s != "importer"}
+    return Request({"importer": found, **parts}, given)
+
+
+def _component(section: str, spec: Any) -> Any:
+    """A component as a mapping or an instance. Raises ConfigError."""
+    if isinstance(spec, str):
+        return {"name": spec}
+    if not isinstance(spec, Mapping | Plugin):
+        what = f"{spec.__name__} is a class" if isinstance(spec, type) else f"{spec!r} is not a component"
+        raise ConfigError(f"{section}: {what}", "give its name, its name with options, or an instance of a component")
+    return spec
+
+
+def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
+    """The section `cluster` of a configuration."""
+    if spec in (AUTO, DEFAULT):
+        return {"name": spec}
+    if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
+        presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
+        if spec not in presets:
+            raise unknown("cluster", spec, [AUTO, DEFAULT, *presets], ClusterError, LISTING)
+        registry.check_choices({"cluster": spec})
+        spec = presets[spec]
+    if isinstance(spec, str | Path):
+        spec = load_cluster(spec)
+    if not isinstance(spec, Cluster):
+        if not isinstance(spec, Mapping):
+            raise ConfigError(f"cluster={spec!r}", "give a preset, a YAML file, its data, or a Cluster")
+        spec = Cluster.parse(dict(spec))
+    return spec.model_dump(mode="json")
+
+
 @contextlib.contextmanager
 def _folder(run_dir: str | Path | None) -> Iterator[Path]:
-    """The run directory; if none is asked for, a temporary one."""
+    """The run directory; a temporary one if none is asked for."""
     if run_dir is not None:
         yield Path(run_dir)
         return

@@ -1,4 +1,4 @@
-"""Builds everything that a configuration names: components, programs, machine, problems, open backends."""
+"""Checks a request, and builds everything that it names: components, programs, machine, problems, open backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from placekit_core.contracts.cluster import Cluster, load_cluster
 from placekit_core.contracts.costs import CostTable, roofline, with_measured
 from placekit_core.contracts.errors import ConfigError, GraphError, PluginError, explain
 from placekit_core.contracts.grouping import Grouping
-from placekit_core.contracts.interfaces import Backend, Grouper, LearnablePolicy, Policy, Trainer
+from placekit_core.contracts.interfaces import (
+    Backend,
+    Grouper,
+    Importer,
+    LearnablePolicy,
+    Plugin,
+    Policy,
+    Trainer,
+)
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.measurement import Schedule
 from placekit_core.contracts.problem import Problem
@@ -40,12 +48,14 @@ from placekit_core.run.config import (
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_core.run.registry import Registry
+from placekit_core.run.request import SECTIONS as SECTIONS, Request
 
 DEFAULT_CLUSTER = "rtx4090_3090"
 INNER = "inner"
 """The option of a backend that evaluates on another one: that backend, as `{name: ..., OPTION: ...}`."""
-SECTIONS = ("importer", "grouper", "policy", "trainer", "backend", "proxy")
-"""The sections of a configuration that name a component. The section `proxy` names a backend."""
+_INTERFACES: Mapping[str, type[Plugin]] = {
+    "importer": Importer, "grouper": Grouper, "policy": Policy, "trainer": Trainer, "backend": Backend
+}  # fmt: skip
 
 
 def kind_of(section: str) -> str:
@@ -55,7 +65,7 @@ def kind_of(section: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PythonObjects:
-    """Objects that a Python program gives in place of components that its configuration names; None where not given."""
+    """Objects that a Python program gave in place of components that its configuration names."""
 
     programs: Sequence[Program] | None = None
     grouper: Grouper | None = None
@@ -69,8 +79,7 @@ class PythonObjects:
 class OpenProgram:
     """One program that is being placed: its problem, the backend open on it, and the task for the policy.
 
-    `baselines` are added at the end of the run (baselines.py), after its placement was `recorded` with its `schedule`
-    (report.py). `fallback`: what the run placed where the policy found nothing that fits (last_resort.py).
+    The end of a run fills in the rest (finish.py): the `schedule` of its best placement, and the `baselines`.
     """
 
     program: Program
@@ -82,13 +91,7 @@ class OpenProgram:
     baselines: Sequence[Baseline] = ()
     recorded: bool = False
     schedule: Schedule | None = None
-    fallback: str = ""
     unwritten: OSError | None = None  # why the placement could not be written
-
-    @property
-    def measuring(self) -> bool:
-        """Whether a backend is at work on it."""
-        return self.evaluate.measuring or (self.proxy is not None and self.proxy.measuring)
 
     @property
     def name(self) -> str:
@@ -100,6 +103,44 @@ class OpenProgram:
         """The evaluator of the proxy, if it is another backend and was used."""
         found = self.task.opened_proxy
         return found if isinstance(found, BudgetedEvaluator) else None
+
+
+def assemble(request: Request, registry: Registry) -> Assembly:
+    """Check a request before anything runs. Raises ConfigError or PluginError."""
+    data, objects = dict(request.options), dict[str, Any]()
+    for section, given in request.components.items():
+        if isinstance(given, Plugin):
+            if not isinstance(given, _INTERFACES[kind_of(section)]):
+                raise ConfigError(f"{section}={type(given).__name__}() is not a {kind_of(section)}")
+            objects[section], data[section] = given, {"name": given.name, **given.options.model_dump(mode="json")}
+        elif section == "importer" and not isinstance(given, Mapping):
+            objects["programs"], data[section] = given, {"name": PYTHON}
+        else:
+            data[section] = given
+    data["python_objects"] = tuple(k for k, v in objects.items() if not _is_installed(kind_of(k), v, registry))
+    try:
+        config = RunConfig.model_validate(data)
+    except ValidationError as e:
+        raise ConfigError(*explain(e, RunConfig)) from None
+    complete = {section: _complete(config, section, registry) for section in SECTIONS if section not in objects}
+    if config.parallel.get("name") != NONE:
+        complete["parallel"] = {k: v for k, v in _complete(config, "parallel", registry).items() if k != INNER}
+    return Assembly(config.model_copy(update=complete), registry, PythonObjects(**objects))
+
+
+def _complete(config: RunConfig, section: str, registry: Registry) -> dict[str, Any]:
+    """A section with the value of every option. Raises PluginError or ConfigError."""
+    given: dict[str, Any] = getattr(config, section)
+    if (section, given.get("name")) in (("trainer", AUTO), ("trainer", NONE), ("importer", PYTHON)):
+        return given
+    entry, options = component(config, section, registry)
+    return {"name": entry.component.name, **options.model_dump(mode="json")}
+
+
+def _is_installed(kind: str, given: Any, registry: Registry) -> bool:
+    """Whether a component is an installed one, which a configuration can name."""
+    entries = registry.entries.get((kind, given.name), []) if isinstance(given, Plugin) else []
+    return len(entries) == 1 and entries[0].load() is type(given)
 
 
 class Assembly:
@@ -133,7 +174,7 @@ class Assembly:
             return self.objects.backend or self.build("backend")
         if "backend" in self.config.python_objects:
             raise ConfigError(
-                f"parallel={self.config.parallel['name']}: no other process can build the backend, an object of this program",
+                f"parallel={self.config.parallel['name']}: another process cannot build the backend, an object of this program",
                 "give the name of an installed backend, or leave out parallel",
             )
         return self.build("parallel")  # type: ignore[no-any-return]
@@ -202,13 +243,12 @@ class Assembly:
         return self.programs[0]
 
     def cluster(self, program: Program) -> Cluster:
-        """The named cluster.
+        """The machine. `default` and `auto` take the program's own machine, else the one that the backend finds.
 
-        `default` and `auto` are the program's own, else the one that the backend sees, if any; else `default` is
-        `DEFAULT_CLUSTER`, and `auto` this computer. Raises ClusterError.
+        If there is neither, `default` takes `DEFAULT_CLUSTER` and `auto` takes this computer. Raises ClusterError.
         """
         data = dict(self.config.cluster)
-        if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be called so, too
+        if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be named `file`
             return load_cluster(str(data["path"]))
         if data not in ({"name": AUTO}, {"name": DEFAULT}):
             return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
@@ -288,11 +328,13 @@ class Assembly:
         search: OpenProgram
         evaluate = evaluator(self.backend, ledgers[0], on_row=lambda row: on_row(search, row))
         same = self.objects.proxy is None and self.config.proxy == self.config.backend
+
+        def open_proxy() -> BudgetedEvaluator:
+            return evaluator(self.proxy, ledgers[1], on_row=lambda row: _show_proxy(row, ledgers[1], self.proxy.unit))
+
         task = Task(
             problem, evaluate,
-            None if same else lambda: evaluator(
-                self.proxy, ledgers[1], on_row=lambda row: _tell(row, ledgers[1], self.proxy.unit)
-            ),
+            None if same else open_proxy,
             program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
             backend={} if "backend" in self.config.python_objects else self.config.backend,
@@ -311,12 +353,11 @@ class Assembly:
         return Ledger(evaluations, seconds)
 
 
-def _tell(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
+def _show_proxy(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
     """Report the progress on a proxy."""
     share = None if ledger.limit is None and ledger.limit_s is None else ledger.progress
-    report_progress(
-        f"{int(row['evaluations']):,} evaluations on the proxy, best {format_value(row['best_s'], unit)}", share
-    )
+    best = format_value(row["best_s"], unit)
+    report_progress(f"{int(row['evaluations']):,} evaluations on the proxy, best {best}", share)
 
 
 def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entry, BaseModel]:
@@ -328,20 +369,6 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
             raise ConfigError(f"parallel={entry.component.name}: this backend evaluates on no other one")
         values[INNER] = config.backend
     return entry, entry.options(values, f"{section}.")
-
-
-def validate(data: Mapping[str, Any], registry: Registry) -> RunConfig:
-    """The configuration; all its sections are checked before anything runs. Raises ConfigError or PluginError."""
-    try:
-        config = RunConfig.model_validate(dict(data))
-    except ValidationError as e:
-        raise ConfigError(*explain(e, RunConfig)) from None
-    for section in SECTIONS:
-        if section != "trainer" or config.trainer.get("name") not in (AUTO, NONE):
-            component(config, section, registry)
-    if config.parallel.get("name") != NONE:
-        component(config, "parallel", registry)
-    return config
 
 
 def distributions(config: RunConfig, registry: Registry, importer: bool = True) -> list[str]:

@@ -1,8 +1,7 @@
-"""Baselines: standard placements of the same problem, measured beside the result of a run.
+"""Baselines: standard placements of the same problem, measured to compare the result of a run with.
 
-They are evaluated when the search has ended, through the same session of the backend, by evaluators of their own: they take
-nothing of the budget, are in no history, and change no random number. A policy that refuses the problem is left out; if it was
-asked for, a note says so.
+They are evaluated after the search, in the same session of the backend, but by evaluators of their own: they do not count
+against the budget, do not appear in the history, and change no random number.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from placekit_core.contracts.result import Baseline
 from placekit_core.contracts.task import Task
 from placekit_core.run.assembly import Assembly, OpenProgram
 from placekit_core.run.config import RunConfig, Streams
-from placekit_core.run.contained import Overdue
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
+from placekit_core.run.failures import optional
 from placekit_core.run.interruption import Interruption
-from placekit_core.run.lifecycle import reason
 from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
 
@@ -38,9 +36,9 @@ SHARE, LEAST_S = 0.1, 20.0
 
 
 def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
-    """The baselines of a run, without its own policy: those asked for, else the policies that declare themselves as such.
+    """The baselines of a run: those asked for, else the policies whose `Component` is a baseline.
 
-    The run's policy with other options than the default ones is another policy: it may be compared with its own default.
+    The run's own policy is left out, unless its options differ from its defaults: then it is compared with these.
 
     Raises PluginError for a policy that does not exist, ConfigError for one that needs training.
     """
@@ -68,10 +66,7 @@ def compared_programs(searches: Sequence[OpenProgram]) -> list[OpenProgram]:
 
 
 def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Interruption | None = None) -> bool:
-    """Evaluate the baselines of every program. What goes wrong is a note, and Ctrl-C ends it: neither costs the result.
-
-    Returns whether a KeyboardInterrupt ended it.
-    """
+    """Evaluate the baselines of every program. A baseline that fails becomes a note. Returns whether Ctrl-C ended it."""
     entries = chosen(assembly.config, assembly.registry)
     began = time.perf_counter()
     searches = compared_programs(searches)
@@ -85,23 +80,20 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
                 search.evaluate.note(f"no further baselines were measured after {spent:.0f} s")
                 return False
             try:
-                found.append(_evaluated(assembly, search, entry))
-            except NotApplicable as e:  # it is for other programs or machines
-                if assembly.config.baselines is not None:  # somebody asked for it
-                    search.evaluate.note(f"baseline {entry.component.name!r} does not apply: {e.message}")
-            except BackendError as e:
-                search.evaluate.note(f"baseline {entry.component.name!r} has no value: {e.message}")
+                with optional(search.evaluate.note, f"baseline {entry.component.name!r} failed"):
+                    found += _evaluated(assembly, search, entry)
             except KeyboardInterrupt:
                 return True
-            except (Exception, SystemExit, Overdue) as e:
-                search.evaluate.note(f"baseline {entry.component.name!r} failed: {reason(e)}")
             if stop is not None and stop.asked:
                 return False
     return False
 
 
-def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baseline:
-    """One baseline. Raises what its policy or the backend raises, BackendError if it could not be measured."""
+def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> list[Baseline]:
+    """One baseline, or none if its policy is for other programs or machines and nobody asked for it.
+
+    Raises what its policy or the backend raises, BackendError if it could not be measured.
+    """
     backend, problem = assembly.backend, search.problem
     evaluate = BudgetedEvaluator(
         problem, search.session, Ledger(MOST_EVALUATIONS), deterministic=backend.deterministic,
@@ -109,12 +101,17 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baselin
     )  # fmt: skip
     task = Task(problem, evaluate, None, search.program.executable, measures=not backend.simulated)
     policy, name = entry.build(entry.options({})), entry.component.name
-    place_one(policy, task, Streams(assembly.config.seed)(f"baseline/{name}"), None, None)
+    try:
+        place_one(policy, task, Streams(assembly.config.seed)(f"baseline/{name}"), None, None)
+    except NotApplicable:
+        if assembly.config.baselines is None:
+            return []
+        raise
     best = evaluate.best
     if best is None and evaluate.last_error:  # nobody knows whether it fits
         raise BackendError(evaluate.last_error)
     if best is None:
-        return Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))
+        return [Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))]
     peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))
     ours, value_s, spread_s, beside_s = search.evaluate.best, best.value_s, best.spread_s, None
     if ours is not None and not backend.deterministic:  # a machine has slow minutes
@@ -123,11 +120,12 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> Baselin
         else:
             again = search.session.evaluate(ours.placement.batch())
             beside_s = float(again.value_s[0]) if again.fits[0] else None
-    return Baseline(
+    found = Baseline(
         policy=name, value_s=value_s, spread_s=spread_s, beside_s=beside_s, fits=True, peak_bytes=peak,
         device=_only_device(problem, best.placement), note="; ".join(evaluate.notes),
         stopped_after=evaluate.evaluations if evaluate.ledger.remaining <= 0 else None,
     )  # fmt: skip
+    return [found]
 
 
 def _only_device(problem: Problem, placement: Placement) -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from placekit_core.contracts.errors import PlacementError, RunError
+from placekit_core.contracts.errors import RunError
 from placekit_core.contracts.files import FileModel, checked, read_bytes, reading, write_atomically
-from placekit_core.contracts.placement import Placement
-from placekit_core.contracts.problem import Problem
-from placekit_core.contracts.state_file import MAX_STATE_BYTES, pack_state, salvage_state, unpack_state
-from placekit_core.run.evaluator import BestState, EvaluatorState
+from placekit_core.contracts.state_file import MAX_STATE_BYTES, pack_state, unpack_state
+from placekit_core.run.evaluator import EvaluatorState
 
-CHECKPOINT, SALVAGED = "checkpoint.npz", "salvaged_placement.json"
+CHECKPOINT = "checkpoint.npz"
 _HINT = "remove it to start this run again"
 
 
@@ -28,7 +24,7 @@ class CheckpointTooLargeError(RunError):
 class Saved(FileModel):
     """The content of a checkpoint: `done` stages are complete, and `state` is the state of the next one.
 
-    `identity` says which run it belongs to; `parameters` are the parameters of a learnable policy.
+    `identity` tells which run it belongs to; `parameters` are the parameters of a learnable policy.
     """
 
     done: int = Field(ge=0)
@@ -57,24 +53,6 @@ def load_saved(run_dir: Path) -> Saved | None:
     state = load_checkpoint(run_dir)
     with reading(run_dir / CHECKPOINT, RunError, hint=_HINT):
         return None if state is None else checked(state, Saved)
-
-
-def salvage(run_dir: Path, problems: Sequence[Problem]) -> list[tuple[Placement, float] | None]:
-    """For each of `problems`, the best placement in a damaged checkpoint and its value in seconds; None where it is not whole.
-
-    A problem that the checkpoint was not made for has None, too.
-    """
-    with reading(run_dir / CHECKPOINT, RunError, hint=_HINT):
-        state = salvage_state(read_bytes(run_dir / CHECKPOINT, MAX_STATE_BYTES)) or {}
-    found: list[tuple[Placement, float] | None] = [None] * len(problems)
-    identity, evaluators = state.get("identity"), state.get("evaluators")
-    if isinstance(identity, list) and isinstance(evaluators, list):
-        for i, (problem, known, saved) in enumerate(zip(problems, identity[1:], evaluators, strict=False)):
-            with contextlib.suppress(ValidationError, PlacementError, KeyError, TypeError, ValueError):
-                best = BestState.model_validate(saved["best"])
-                if known == problem.fingerprint and 0 < best.value_s < math.inf:
-                    found[i] = problem.placement(best.device, best.priority), best.value_s
-    return found
 
 
 def load_checkpoint(run_dir: Path) -> dict[str, Any] | None:

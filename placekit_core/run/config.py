@@ -1,17 +1,18 @@
-"""The configuration of a run. Hydra composes it; these models check it, and hold the only defaults.
+"""The options of a run and their defaults.
 
-Every component's options are a pydantic model, too: `assembly.py` checks each section against the model of the component
-that the section names. `conf/` holds presets only.
+These models check what Hydra composes from a command line, and what a Python program passes to `place`. A component's own
+options are checked by the component's model (`Component.config`). Files in `conf/` are presets; they hold no defaults.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
 
 from placekit_core.contracts.errors import ConfigError
 from placekit_core.contracts.files import checked, parse_yaml, read_bytes, reading
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 DEFAULT = "default"
-"""The cluster of a run that names none."""
+"""The cluster of a run that names no cluster."""
 NONE = "none"
 PYTHON = "python"
-"""Name of the importer in the configuration of a run whose programs were objects of a Python program."""
+"""The importer of a run whose programs were passed to `place` as Python objects."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects"})
-"""Options that do not change the result of a run: runs that differ only in these options are the same run."""
+"""Two runs that differ only in these options have the same result."""
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
@@ -40,10 +41,9 @@ class _Section(BaseModel):
 
 
 class BudgetConfig(_Section):
-    """The budget of a run; without a limit, the default of its kind of backend.
+    """How long to search. Without a limit, the kind of backend decides.
 
-    Each program of a family has a budget of its own, except that programs on which a learnable policy is trained share
-    one.
+    In a family of programs, each program has its own budget. Programs that a learnable policy trains on share one.
     """
 
     evaluations: Count | None = Field(
@@ -99,7 +99,7 @@ class RunConfig(_Section):
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
     workload: str = Field(default="", description="name of the program in results; empty: its own name")
     python_objects: tuple[str, ...] = ()
-    """Parts that a Python program gave as objects (`placekit_core.place`); no configuration can name these objects."""
+    """Sections that `placekit_core.place` got as Python objects; such a run can only be resumed by its own script."""
 
 
 class Streams:
@@ -135,36 +135,36 @@ def conf_dir() -> Path:
     return inner if (inner / "config.yaml").is_file() else package.parent / "conf"
 
 
-class _Sweeper(BaseModel):
-    params: dict[str, Any] | None = None
-
-
-class _Hydra(BaseModel):
-    mode: str | None = None
-    sweeper: _Sweeper | None = None
-
-
-class Preset(BaseModel):
-    """The parts of a preset that are read before Hydra reads all of it."""
-
-    name: str | None = None
-    defaults: list[str | dict[str, Any]] | None = None
-    hydra: _Hydra | None = None
-
-
-def load_preset(path: Path) -> Preset:
-    """A preset, or conf/config.yaml. Raises ConfigError."""
+def read_preset(path: Path) -> dict[str, Any]:
+    """The content of a preset. Raises ConfigError."""
     with reading(path, ConfigError, "preset", "correct the file"):
-        return checked(parse_yaml(read_bytes(path)) or {}, Preset)
+        return checked(parse_yaml(read_bytes(path)) or {}, _Preset).root
+
+
+class _Preset(RootModel[dict[str, Any]]):
+    pass
 
 
 def defaults_list(path: Path) -> dict[str, str]:
-    """The defaults list of a file, as group to name; the group of a bare name is ''. Raises ConfigError."""
+    """The defaults list of a preset, as group to name; the group of a bare name is ''. Raises ConfigError."""
+    return _groups(read_preset(path))
+
+
+@cache
+def default_groups() -> dict[str, str]:
+    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for none."""
+    import yaml
+
+    found = _groups(yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8")))
+    return {group: "null" if name == "None" else name for group, name in found.items() if not group.startswith("hydra")}
+
+
+def _groups(preset: Mapping[str, Any]) -> dict[str, str]:
     found = {}
-    for entry in load_preset(path).defaults or ():
+    for entry in preset.get("defaults") or ():
         if isinstance(entry, dict):
             for group, name in entry.items():
                 found[group.removeprefix("override ").lstrip("/")] = str(name)
         elif entry not in ("_self_", "run_options"):
-            found[""] = entry
+            found[""] = str(entry)
     return found

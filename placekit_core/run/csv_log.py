@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import math
@@ -11,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from placekit_core.contracts.files import parse_text, read_bytes, write_atomically
+from placekit_core.contracts.files import write_atomically
 from placekit_core.contracts.hookspecs import hookimpl
 from placekit_core.contracts.ledger import HISTORY
 
@@ -27,49 +26,28 @@ def _cells(row: Sequence[float]) -> list[str]:
     return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
 
 
-def _begin(path: Path, columns: Sequence[str], evaluations: float) -> TextIO:
-    """Open a history for appending rows with these columns.
-
-    Rows after the last checkpoint of a killed run are dropped: the resumed run writes them again. Damaged lines are dropped,
-    too. The file gets the exact history when the run ends.
-    """
-    kept: list[dict[str, str]] = []
-    if path.is_file():
-        with contextlib.suppress(OSError, ValueError, csv.Error):
-            for row in csv.DictReader(io.StringIO(parse_text(read_bytes(path))), strict=True):
-                if None not in row.values() and row[HISTORY[0]].isdecimal() and int(row[HISTORY[0]]) < evaluations:
-                    kept.append(row)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(kept)
-    write_atomically(path, text.getvalue().encode())
-    return path.open("a")
-
-
 class CsvLog:
-    """The logger: keeps the files of unfinished runs open."""
+    """The logger: keeps the files of unfinished runs open. A resumed run begins its file anew until it ends."""
 
     LOGS_BY_DEFAULT = True
 
     def __init__(self) -> None:
-        self._open: dict[Path, tuple[TextIO, list[str], float]] = {}  # file, columns, when it was last flushed
+        self._open: dict[Path, tuple[TextIO, float]] = {}  # file, and when it was last flushed
 
     @hookimpl
     def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
-        """Append a row. The file is begun again when the trainer logs a column for the first time."""
-        path, columns = directory / FILE, [*HISTORY, *(name for name in row if name not in HISTORY)]
-        if path not in self._open or self._open[path][1] != columns:
-            if path in self._open:
-                self._open[path][0].close()
+        """Append a row. Columns that a trainer logs come when the run ends."""
+        path = directory / FILE
+        if path not in self._open:
             directory.mkdir(parents=True, exist_ok=True)
-            self._open[path] = (_begin(path, columns, row["evaluations"]), columns, 0.0)
-        file, _, flushed = self._open[path]
-        file.write(",".join(_cells([row[c] for c in columns])) + "\n")
+            self._open[path] = (path.open("w"), 0.0)
+            self._open[path][0].write(",".join(HISTORY) + "\n")
+        file, flushed = self._open[path]
+        file.write(",".join(_cells([row[c] for c in HISTORY])) + "\n")
         now = time.monotonic()
         if now - flushed > _FLUSH_S:
             file.flush()
-            self._open[path] = (file, columns, now)
+            self._open[path] = (file, now)
 
     @hookimpl
     def placekit_run_finished(self, run_dir: Path, result: Result) -> None:
@@ -78,8 +56,8 @@ class CsvLog:
             path = run_dir / program.summary.directory / FILE
             if path in self._open:
                 self._open.pop(path)[0].close()
+            text = io.StringIO()
             names, logged = sorted(program.logged), [program.logged[name] for name in sorted(program.logged)]
             rows = [_cells([*row, *more]) for row, *more in zip(program.history, *logged, strict=True)]
-            text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows([[*HISTORY, *names], *rows])
             write_atomically(path, text.getvalue().encode())

@@ -1,4 +1,4 @@
-"""Finds the importer that reads a file, by the ending of its name and its first bytes; or that takes an option's short form."""
+"""Finds the importer that reads a file, or that takes an option in its short form (`ImporterComponent.shorthand`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shorthands(registry: Registry) -> dict[str, list[ImporterComponent]]:
 
 
 def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | None:
-    """The importer that one of these options chooses, by being its first in short; None if none does. Raises ConfigError."""
+    """The importer that one of these options chooses by being its first shorthand, if any. Raises ConfigError for several."""
     found = [(k, c) for k, owners in shorthands(registry).items() if k in keys for c in owners if c.shorthand[0] == k]
     if len(found) > 1:
         named = " and ".join(f"{key} is importer {component.name}'s" for key, component in found)
@@ -49,19 +49,19 @@ def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | 
 
 
 def names_file(value: str, registry: Registry) -> bool:
-    """Whether an option that chooses an importer has a file of another importer as its value; `hf:x.json` is none."""
+    """Whether a shorthand's value is a file of another importer; `hf:x.json` is not."""
     return not re.match(r"\w\w+:", value) and bool(readers_of(value, registry))
 
 
 def importer_of(path: str | Path, registry: Registry) -> str:
     """Name of the importer that reads a file.
 
-    Among the importers for its ending, this is the one with a `detect` that says yes, or the only one without `detect`.
-    If there is none for its ending, it is the only one with a `detect` that says yes. Raises GraphError otherwise.
+    Among the importers for its ending, this is the one whose `detect` accepts the first bytes, or the only one without
+    `detect`. If no importer has its ending, it is the only one whose `detect` accepts them. Raises GraphError otherwise.
     """
-    detects = {c.name: c.detect for c in registry.importers() if c.files}
+    importers = {c.name: c for c in registry.importers() if c.files}
     named = readers_of(path, registry)
-    undetected = [n for n in named if detects[n] is None]
+    undetected = [n for n in named if importers[n].detect is None]
     if named == undetected and len(named) == 1:
         return named[0]
     try:
@@ -69,35 +69,19 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     except (OSError, ValueError) as e:  # ValueError: a name that no file can have
         known = "" if named else known_files(registry)
         raise GraphError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}", known) from None
-    claims = [n for n, detect in detects.items() if detect is not None and detect(head)]
+    claims = [n for n, c in importers.items() if c.detect is not None and c.detect(head)]
     fitting = ([n for n in claims if n in named] or undetected) if named else claims
     if len(fitting) == 1:
         return fitting[0]
-    files = "; ".join(f"{c.name} reads {' '.join(c.files)}" for c in registry.importers() if c.files)
+    files = "; ".join(f"{n} reads {' '.join(c.files)}" for n, c in importers.items())
     hint = f"importers: {files}; to choose one: importer=NAME importer.path={path}" if files else NO_IMPORTER
-    code = [c.name for c in registry.importers() if "module" in c.config.model_fields]
-    if code and str(path).endswith(".py"):
-        hint = f"a model in Python: importer={code[0]} importer.module={Path(path).stem}:FUNCTION"
-    if fitting:
-        named, claims = [], fitting
-    raise GraphError(_mismatch(str(path), head, named, claims, registry), hint)
-
-
-def _mismatch(path: str, head: bytes, named: list[str], claims: list[str], registry: Registry) -> str:
-    """Why no importer, or more than one, reads a file: `named` have its ending only, `claims` know its content.
-
-    Where several importers have both, they are the `claims`, and `named` is empty.
-    """
     if not head:
-        return f"{path} is empty"
-    looks = " or ".join(claims)
-    if not named:
-        return (
-            f"{path} can be a file of importer {looks}" if claims else f"{path} is not a graph that an importer knows"
-        )
-    ending = max((ending for ending in endings(registry) if path.endswith(ending)), key=len)
-    instead = f": it is that of importer {looks}" if claims else ""
-    return (
-        f"{path} is not a graph that an importer knows: it ends in {ending}, but its content is not that of importer"
-        f" {' or '.join(named)}{instead}"
-    )
+        raise GraphError(f"{path} is empty", hint)
+    if fitting:
+        raise GraphError(f"{path} can be a file of importer {' or '.join(fitting)}", hint)
+    text = f"{path} is not a graph that an importer knows"
+    if named:
+        ending = max((ending for ending in endings(registry) if str(path).endswith(ending)), key=len)
+        text += f": it ends in {ending}, but its content is not that of importer {' or '.join(named)}"
+        text += f": it is that of importer {' or '.join(claims)}" if claims else ""
+    raise GraphError(text, hint)

@@ -1,10 +1,12 @@
-"""The records of a registry: components, commands, broken plugins, packages, and choices of a configuration."""
+"""The records of a registry: components, commands, broken plugins, packages of plugins, and choices of a configuration."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Mapping
@@ -30,20 +32,20 @@ class Entry:
     version: str
 
     def load(self) -> type[Any]:
-        """The component's class. Raises PluginError, chained to the cause, if its module cannot be imported."""
+        """Import the component's class. Raises PluginError, chained to the cause."""
         what = f"{self.kind} {self.component.name!r}"
         found: type[Any] = _imported(self.component.target, what, self.distribution, self.version)
         return found
 
     def options(self, values: Mapping[str, Any], prefix: str = "") -> BaseModel:
-        """The component's options, checked. Raises ConfigError, with `prefix` before the names of options."""
+        """Check the values of the component's options. Raises ConfigError; `prefix` comes before each option's name."""
         try:
             return self.component.config.model_validate(dict(values))
         except ValidationError as e:
             raise ConfigError(*explain(e, self.component.config, prefix)) from None
 
     def build(self, options: BaseModel) -> Any:
-        """The component, built from its options. Raises PluginError if its class is abstract or takes no options."""
+        """Build the component. Raises PluginError if its class is abstract or takes no options."""
         cls = self.load()
         try:
             return cls(options)
@@ -62,35 +64,52 @@ class CommandEntry:
     distribution: str
     version: str
 
-    def load(self, target: str) -> Any:
-        """The function at `target`, one of the command's. Raises PluginError, chained to the cause."""
-        return _imported(target, f"command {self.command.name!r}", self.distribution, self.version)
+    def load(self) -> Any:
+        """Import the command's function. Raises PluginError, chained to the cause."""
+        return _imported(self.command.target, f"command {self.command.name!r}", self.distribution, self.version)
 
     def run(self, arguments: list[str], registry: Any) -> int:
-        """Run the command; returns its exit code. Raises PluginError if it returns something else."""
-        code = self.load(self.command.target)(arguments, registry)
+        """Run the command and return its exit code. Raises PluginError if it returns no number."""
+        code = self.load()(arguments, registry)
         if not isinstance(code, int):
-            owner = f"command {self.command.name!r} of {self.distribution} {self.version}"
-            said = f"{owner} returned {type(code).__name__}, not an exit code"
-            raise PluginError(said, f"end {self.command.target} with `return 0`")
-        return int(code)
+            raise PluginError(
+                f"command {self.command.name!r} of {self.distribution} {self.version} returned {type(code).__name__},"
+                " not an exit code",
+                f"end {self.command.target} with `return 0`",
+            )
+        return code
 
 
 def _imported(target: str, what: str, distribution: str, version: str) -> Any:
-    """The object at `target`, `module:attribute`. Raises PluginError, chained to the cause."""
+    """Import `module:attribute`. Raises PluginError, chained to the cause."""
     module, _, attribute = target.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as e:
+        with plugin_output():
+            return getattr(importlib.import_module(module), attribute)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
         raise PluginError(
-            f"{what} of {distribution} {version} is broken: {type(e).__name__}: {e}",
-            f"it is at {target}; {remedy(e, module, distribution)}",
+            f"{what} of {distribution} {version} is broken: {reason(e)}",
+            f"it is at {target}; correct {where(e, ()) or 'it'}, or reinstall {distribution}",
         ) from e
+
+
+def plugin_output() -> contextlib.AbstractContextManager[Any]:
+    """Standard output is for results: what plugins and programs print in this block goes to standard error."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+def reason(cause: BaseException) -> str:
+    """The type and the message of an exception, in one line."""
+    if isinstance(cause, PlacekitError):
+        return cause.message
+    return ": ".join(filter(None, [type(cause).__name__, " ".join(str(cause).split())]))
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A plugin that was set aside."""
+    """A plugin that cannot be used."""
 
     plugin: str
     distribution: str
@@ -100,20 +119,17 @@ class Broken:
 
     @property
     def reason(self) -> str:
-        """Why the plugin was set aside, in one line."""
-        if isinstance(self.cause, PlacekitError):
-            return self.cause.message
-        place = where(self.cause, [Package(self.plugin, self.module, self.distribution, self.version)])
-        said = self.cause.msg if isinstance(self.cause, SyntaxError) else str(self.cause)  # without its own place
-        return f"{type(self.cause).__name__}: {' '.join(said.split())}" + (f" ({place})" if place else "")
+        """Why the plugin cannot be used, in one line."""
+        place = "" if isinstance(self.cause, PlacekitError) else where(self.cause, ())
+        return reason(self.cause) + (f" ({place})" if place else "")
 
     @property
     def hint(self) -> str:
         """What to do about it."""
-        return getattr(self.cause, "hint", "") or remedy(self.cause, self.module, self.distribution)
+        return getattr(self.cause, "hint", "") or f"correct it, or reinstall or remove {self.distribution}"
 
-    def answers(self, name: str) -> bool:
-        """Whether `name` is probably one of its components; a guess, because they are not known."""
+    def may_have(self, name: str) -> bool:
+        """Guess whether `name` is one of its components: nobody could ask the plugin."""
         names = {self.plugin, self.distribution.removeprefix("placekit-")}
         return name.replace("_", "-") in {n.replace("_", "-") for n in names}
 
@@ -129,17 +145,17 @@ class Package:
 
     @property
     def locations(self) -> list[Path]:
-        """Its folders, or the file of a single module; found without importing it, and none if there is no such module."""
+        """Its folders, or the file of a single module. Finds them without importing the package."""
         try:
             spec = importlib.util.find_spec(self.module) if self.module else None
-        except ValueError:  # a module made by hand, not imported
+        except ValueError:  # a module that a test made by hand
             spec = None
         folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
         return folders or ([Path(spec.origin)] if spec and spec.origin else [])
 
     @cached_property
     def code(self) -> str:
-        """Hash of its Python sources, kept in results: an edited package keeps its version, but not its hash."""
+        """Hash of its Python files. Results hold it, because an edited package keeps its version."""
         files: dict[str, Path] = {}
         for place in self.locations:
             if place.is_dir():
@@ -155,52 +171,34 @@ class Package:
 
 @dataclass(frozen=True)
 class Choice:
-    """The choice that `GROUP=NAME` makes: a component, or a preset in a `conf` folder."""
+    """What `GROUP=NAME` chooses: a component, or a preset in a `conf` folder."""
 
     group: str
     name: str
     distribution: str
     version: str
-    path: Path | None = None  # for a preset
+    path: Path | None = None  # of a preset
 
     @property
     def owner(self) -> str:
-        """The origin of the choice: distribution and version, and for a preset its file."""
+        """Distribution and version, and the file of a preset."""
         file = "" if self.path is None else f" (conf/{'/'.join(filter(None, (self.group, self.name)))}.yaml)"
         return f"{self.distribution} {self.version}{file}"
 
 
 def where(error: BaseException, packages: Iterable[Package]) -> str:
-    """`FILE, line N` where `error` was raised outside the core, or of a syntax error; empty if there is no such place.
+    """`FILE, line N` where code outside the core raised `error`; empty if only the core and libraries were involved.
 
-    Of Python's own library and what is installed beside it, only the plugins' `packages` count.
+    A plugin installed beside the libraries counts if it is one of `packages`.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     core = Path(__file__).resolve().parent.parent
-    library = [sysconfig.get_paths()[k] for k in ("stdlib", "purelib")]
+    library = [core, *(Path(sysconfig.get_paths()[k]) for k in ("stdlib", "purelib"))]
     plugins = [location for package in packages for location in package.locations]
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<")]
-    own = [
-        f for f in frames
-        if _below(f.filename, plugins) or not _below(f.filename, [core, *library])
-    ]  # fmt: skip
-    return f"{own[-1].filename}, line {own[-1].lineno}" if own else ""
-
-
-def remedy(error: BaseException, module: str, distribution: str) -> str:
-    """What to do about a plugin, or its `module`, that fails at import: correct the user's own file, or install it again."""
-    package = Package("", module.partition(".")[0], distribution, "")
-    sites = [sysconfig.get_paths()[k] for k in ("purelib", "platlib")]
-    own = [
-        place for place in package.locations if not _below(str(place), sites)
-    ]  # a local file, or installed with `pip -e`
-    if not own:
-        return f"reinstall or remove {distribution}"
-    place = where(error, [package]) or str(own[0])
-    missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] != package.module
-    return f"install what it needs, or correct {place}" if missing else f"correct {place}"
-
-
-def _below(file: str, folders: Iterable[Path | str]) -> bool:
-    return any(Path(file).is_relative_to(folder) for folder in folders)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        below = any(map(path.is_relative_to, plugins)) or not any(map(path.is_relative_to, library))
+        if below and not frame.filename.startswith("<"):
+            return f"{frame.filename}, line {frame.lineno}"
+    return ""

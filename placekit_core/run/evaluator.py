@@ -23,12 +23,10 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.task import Best, Evaluator, Session
-from placekit_core.run.contained import Overdue
 
 TURNS = 4
 """Where values vary, a placement must be faster than the best this many times in a row to become the best."""
 _CACHE_ENTRIES = 200_000
-_REFUSALS = 10_000
 _CHUNK_S = 0.25  # how long one call to the backend should take, so that budget and progress are checked in between
 
 
@@ -107,8 +105,6 @@ class BudgetedEvaluator(Evaluator):
         self._logged: dict[str, list[float]] = {}  # each column that `log` named, with a number for each row
         self._waiting: dict[str, float] = {}  # what `log` got since the last row
         self._cache: dict[bytes, Measurements] = {}
-        self.measuring = False  # whether the backend is at work
-        self._refused = 0
         self._rate = 0.0  # evaluations per second of the last call; sets the size of the next call to the backend
 
     def __call__(self, placements: Placements) -> Measurements:
@@ -121,9 +117,6 @@ class BudgetedEvaluator(Evaluator):
             left = self.remaining
             if left <= 0:
                 self._record(placements, parts)
-                self._refused += 1
-                if self._refused > _REFUSALS:
-                    raise Overdue(f"to ask for evaluations after its budget had ended, {_REFUSALS:,} times")
                 raise BudgetExhausted(self)
             size = max(self.session.at_once, int(self._rate * _CHUNK_S))
             chunk = placements[done : done + int(min(left, size, len(placements) - done))]
@@ -141,7 +134,7 @@ class BudgetedEvaluator(Evaluator):
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
         self._count_within(evaluations)
-        self._record(self.problem.check(best), [self._asked(best)], mean_s)
+        self._record(self.problem.check(best), [self._ask(best)], mean_s)
 
     def record(self, placements: Placements, measurements: Measurements) -> None:
         self._count_within(len(self.problem.check(placements)))
@@ -173,14 +166,14 @@ class BudgetedEvaluator(Evaluator):
 
     def _measure(self, batch: Placements) -> Measurements:
         if not self.deterministic:
-            return self._asked(batch)
+            return self._ask(batch)
         keys = [_key(batch, row) for row in range(len(batch))]
         new = [row for row, key in enumerate(keys) if key not in self._cache and keys.index(key) == row]
         if len(new) == len(keys):
-            fresh = self._asked(batch)
+            fresh = self._ask(batch)
         elif new:
             priority = None if batch.priority is None else batch.priority[new]
-            fresh = self._asked(Placements(batch.device[new], priority))
+            fresh = self._ask(Placements(batch.device[new], priority))
         local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
         answers = [local[key] if key in local else self._cache[key] for key in keys]
         if len(self._cache) + len(new) > _CACHE_ENTRIES:
@@ -188,13 +181,9 @@ class BudgetedEvaluator(Evaluator):
         self._cache.update(local)
         return Measurements.join(answers)
 
-    def _asked(self, batch: Placements) -> Measurements:
-        """What the backend says. Raises PluginError if that cannot be measurements of `batch`."""
-        self.measuring = True
-        try:
-            m: object = self.session.evaluate(batch)
-        finally:
-            self.measuring = False
+    def _ask(self, batch: Placements) -> Measurements:
+        """Ask the backend. Raises PluginError for an answer that cannot be measurements of `batch`."""
+        m: object = self.session.evaluate(batch)
         wrong, size = "", len(batch)
         if not isinstance(m, Measurements):
             wrong = f"returned {type(m).__name__}, not Measurements"
@@ -221,9 +210,7 @@ class BudgetedEvaluator(Evaluator):
         self.least_over_bytes = min(self.least_over_bytes, float(np.nanmin(over, initial=np.inf)))
         self.last_error = next((e for e in m.error if e), self.last_error)
         if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):
-            device, priority = placements.one(row)
-            placement = self.problem.placement(device.copy(), None if priority is None else priority.copy())
-            self._challenge(placement, m.rows(slice(row, row + 1)))
+            self._challenge(self.problem.row(placements, row), m.rows(slice(row, row + 1)))
         mean = float(np.mean(self.scores(m))) if mean_s is None else mean_s
         best_s = self.best.value_s if self.best else math.nan
         new = (self.evaluations, self.ledger.seconds, float(value[row]), mean, best_s)
@@ -253,7 +240,7 @@ class BudgetedEvaluator(Evaluator):
                 return
             held, new = list(best.again), list[Measurements]()
             while len(new) < TURNS:
-                ours, theirs = (self._asked(each.batch()) for each in (best.placement, placement))
+                ours, theirs = (self._ask(each.batch()) for each in (best.placement, placement))
                 value_s = float(ours.value_s[0])
                 if ours.fits[0] and math.isfinite(value_s):
                     held.append(value_s)
@@ -311,9 +298,7 @@ class BudgetedEvaluator(Evaluator):
         self.ledger.restore(saved.ledger)
         self.least_over_bytes = saved.least_over_bytes
         self.proven_s = saved.proven_s
-        self.notes = list(
-            dict.fromkeys([*saved.notes, *self.notes])
-        )  # the present session may have noted something already
+        self.notes = list(dict.fromkeys([*saved.notes, *self.notes]))  # this session may have notes already
         self.last_error = saved.last_error
         self._rows, self._made = np.concatenate([saved.history, np.zeros((64, len(HISTORY)))]), len(saved.history)
         self._logged = {name: column.tolist() for name, column in saved.logged.items()}

@@ -1,13 +1,15 @@
-"""Exceptions that end a run, and hold what the run found until then."""
+"""Exceptions that end a run and hold what it found until then; and work whose failure must not cost the result."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placekit_core.contracts.errors import PlacekitError, RunError
+from placekit_core.run.entries import reason as reason
 
 if TYPE_CHECKING:
     from placekit_core.contracts.result import Result
@@ -25,8 +27,8 @@ class RunFailed(PlacekitError):
     """A policy, trainer or backend raised the exception `__cause__`; `result` has the best so far.
 
     Attributes:
-        who: the component that worked, such as `policy 'etf'`; empty if it is not known.
-        kept: the run directory, once `result` is written there.
+        who: the component that worked, such as `policy 'etf'`; empty if unknown.
+        kept: the run directory if `result` is written there.
     """
 
     def __init__(self, cause: BaseException, result: Result, who: str = "", kept: Path | None = None) -> None:
@@ -37,28 +39,37 @@ class RunFailed(PlacekitError):
             super().__init__(f"{type(cause).__name__}: {cause}")
 
 
-class BoundError(RunError):
+class _WithResult(RunError):
+    def __init__(self, message: str, hint: str, result: Result) -> None:
+        self.result = result
+        super().__init__(message, hint)
+
+
+class BoundError(_WithResult):
     """A value is below its proven bound, so one of the two is wrong; `result` has both."""
 
-    def __init__(self, message: str, hint: str, result: Result) -> None:
-        self.result = result
-        super().__init__(message, hint)
+
+class NothingFits(_WithResult):
+    """The run found no placement that fits, or could measure none; `result` has what was tried."""
 
 
-class NothingFits(RunError):
-    """No placement that fits was found, or none could be measured; `result` says what was tried."""
+class optional(contextlib.AbstractContextManager[None]):
+    """Work without which the result is still complete, such as a logger: if it fails, `tell` gets `text` and the reason.
 
-    def __init__(self, message: str, hint: str, result: Result) -> None:
-        self.result = result
-        super().__init__(message, hint)
+    That holds for every exception but Ctrl-C, because plugins may raise anything.
+    """
+
+    def __init__(self, tell: Callable[[str], None], text: str) -> None:
+        self.tell, self.text = tell, text
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        if error is None or isinstance(error, KeyboardInterrupt):
+            return False
+        self.tell(f"{self.text}: {reason(error)}")
+        return True
 
 
-@contextlib.contextmanager
-def instead_of_others(error: RunError) -> Iterator[None]:
-    """Raise `error` in place of any other that the block raises."""
-    try:
-        yield
-    except Exception as e:
-        if isinstance(e, RunError) and e.message == error.message:
-            raise
-        raise error from e
+def warn(text: str) -> None:
+    """Warn of a failure that must not cost the result: never raise, even if warnings are errors."""
+    with contextlib.suppress(Warning):
+        warnings.warn(text, stacklevel=3)

@@ -12,13 +12,9 @@ from placekit_core.contracts.placement import Placement
 from placekit_core.contracts.task import Task
 
 
-def place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> bool:
-    """Let the policy place one program; evaluate the placement that it returned, and the best one on the proxy.
-
-    Returns whether the budget ended while the policy worked.
-    """
+def place_one(policy: Policy, task: Task, rng: Generator, state: State | None, checkpoint: Checkpoint | None) -> None:
+    """Let the policy place one program; then evaluate what it returned, and the best placement on the proxy."""
     found: list[Placement] = []
-    ended = True
     with contextlib.suppress(BudgetExhausted):
         if isinstance(policy, ResumablePolicy):
             placement = policy.place(task, rng, state, checkpoint)
@@ -30,7 +26,6 @@ def place_one(policy: Policy, task: Task, rng: Generator, state: State | None, c
                 "make one with task.problem.placement(device, priority)",
             )
         found.append(placement)
-        ended = task.evaluate.remaining <= 0
     if task.opened_proxy is not None and task.opened_proxy.best is not None:
         found.append(task.opened_proxy.best.placement)
     with contextlib.suppress(BudgetExhausted):
@@ -39,4 +34,3 @@ def place_one(policy: Policy, task: Task, rng: Generator, state: State | None, c
             known = best is not None and best.placement.same_as(placement)
             if task.evaluate.remaining > 0 and (learned or not known):
                 task.evaluate(placement.batch())
-    return ended

@@ -1,8 +1,7 @@
-"""Finds plugins, isolates broken ones, looks up components and commands by name.
+"""Finds plugins, sets broken ones aside, and looks up components and commands by name.
 
-Plugins are found one by one through the entry points of group `placekit`, in the order of their names. A plugin is set
-aside, with the reason, if it needs another version of the core, cannot be imported, misspells or does not mark a hook, or has
-a hook that raises; the others work.
+Plugins are the entry points of group `placekit`, in the order of their names. A plugin that needs another version of the
+core, cannot be imported, misspells a hook or raises in one is listed as broken; everything else works.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from placekit_core.contracts.hookspecs import COMPONENT, KINDS, Command, Compone
 from placekit_core.contracts.version import __version__
 from placekit_core.run.config import AUTO, DEFAULT, NONE, RunConfig, conf_dir
 from placekit_core.run.csv_log import CsvLog
-from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, where
+from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, plugin_output, where
 
 if TYPE_CHECKING:  # numpy is not needed to list what is installed
     from placekit_core.contracts.cluster import Cluster
@@ -37,21 +36,18 @@ CORE = "placekit-core"
 T = TypeVar("T")
 
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
-LISTING = "placekit run --help all"
+LISTING = "placekit run --help"
 """The command that lists the names of every group."""
 NO_IMPORTER = "no importer is installed: `pip install placekit` installs what a first run needs"
 BUILT_IN = {
-    ("trainer", AUTO): "the trainer that the policy names as its own; none for a policy that needs no training",
-    ("trainer", NONE): "no training: a learned policy is used as it is",
+    ("trainer", AUTO): "the trainer that the policy names as its own; nothing if the policy needs no training",
+    ("trainer", NONE): "no training: use a learned policy as it is",
     ("cluster", DEFAULT): "the program's own machine, else what the backend finds, else a preset",
     ("cluster", AUTO): "the program's own machine, else what the backend finds, else this computer",
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
 }
 """(group, name) and meaning of the choices that are neither components nor presets."""
-_OTHER_OPTIONS = ("experiment", "resume", "source", "progress", "name")
-"""What `placekit run` or `placekit_core.place` takes besides the options of a run."""
 _COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
-"""The names that a command can have: one word or two, which cannot be taken for an option or for `placekit help`."""
 
 
 @dataclass(eq=False)
@@ -67,7 +63,7 @@ class Registry:
     broken: list[Broken] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
     programs: dict[str, list[Program]] = field(default_factory=dict, init=False)
-    """The programs that jobs of a sweep share, by importer. A process of a launcher has one registry for all its jobs."""
+    """Imported programs that jobs of a sweep share, by importer (cli/sweep.py)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process, a registry is the one of what is installed there; a plugin manager cannot be pickled."""
@@ -76,7 +72,7 @@ class Registry:
     def add(self, plugin: str, hooks: Any, distribution: str, version: str, module: str = "") -> None:
         """Register a plugin (a module, or a class that is built here) and collect its components and commands.
 
-        If anything about the plugin is wrong, it is set aside. `module` is its top-level package.
+        A plugin that fails becomes one of `broken`. `module` is its top-level package.
         """
         try:
             own = hooks() if isinstance(hooks, type) else hooks
@@ -87,7 +83,9 @@ class Registry:
                     raise PluginError(f"{name} has no @hookimpl")
             found = [(kind, c) for kind in KINDS for c in self._components(kind, plugin)]
             commands = list(self._commands(plugin))
-        except Exception as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
             if self.manager.has_plugin(plugin):
                 self.manager.unregister(name=plugin)
             self.broken.append(Broken(plugin, distribution, version, e, module))
@@ -99,7 +97,7 @@ class Registry:
             self.commands.setdefault(command.name, []).append(CommandEntry(command, distribution, version))
 
     def _contributed(self, hook: str, plugin: str, kind: type[T]) -> list[T]:
-        """The values that the plugin's `hook` returns. Raises TypeError for a value that is no `kind`."""
+        """The values that the plugin's `hook` returns. Raises TypeError for a value of another type."""
         found: list[T] = []
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             if implementation.plugin_name == plugin:
@@ -113,35 +111,28 @@ class Registry:
         for component in self._contributed(f"placekit_{PLURAL[kind]}", plugin, COMPONENT.get(kind, Component)):
             if "name" in component.config.model_fields:
                 raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
-            if isinstance(component, ImporterComponent):
-                self._check_shorthand(component)
+            for key in component.shorthand if isinstance(component, ImporterComponent) else ():
+                if key not in component.config.model_fields or key in RunConfig.model_fields:
+                    raise TypeError(
+                        f"shorthand {key!r} of {component.name!r} must be an option of it, and not of a run"
+                    )
             component.config()  # raises if an option has no default: then no configuration could be composed
             yield component
 
-    def _check_shorthand(self, component: ImporterComponent) -> None:
-        """Raise TypeError if an option in `shorthand` is none of the component, or also one of the run."""
-        for key in component.shorthand:
-            if key not in component.config.model_fields:
-                raise TypeError(f"shorthand {key!r} of {component.name!r} is none of its options")
-            if key in {*RunConfig.model_fields, *_OTHER_OPTIONS}:
-                raise TypeError(f"shorthand {key!r} of {component.name!r} is an option of every run")
-
     def _commands(self, plugin: str) -> Iterable[Command]:
         for command in self._contributed("placekit_commands", plugin, Command):
-            if not _COMMAND.fullmatch(command.name):
+            if not _COMMAND.fullmatch(command.name) or not command.summary.strip():
                 raise ValueError(
-                    f"command {command.name!r} cannot be called: one or two words of a-z, 0-9 and -, not `help`"
+                    f"command {command.name!r} needs a summary and a name of one or two words of a-z, 0-9 and -, not `help`"
                 )
-            if not command.summary.strip():
-                raise ValueError(f"command {command.name!r} has no summary")
             yield command
 
     def where(self, error: BaseException) -> str:
-        """`FILE, line N` where `error` was raised in a plugin or in the user's own code; empty if in neither."""
+        """`FILE, line N` where a plugin or the user's own code raised `error`; empty if neither did."""
         return where(error, self.packages)
 
     def code(self, distributions: Iterable[str]) -> dict[str, str]:
-        """`Package.code` by distribution, for the plugins and libraries among these distributions and their requirements."""
+        """`Package.code` of the plugins among these distributions and their requirements, by distribution."""
         packages = {p.distribution: p for p in self.packages}
         found: dict[str, str] = {}
         todo = sorted(distributions)
@@ -191,7 +182,7 @@ class Registry:
                 "uninstall one of them",
             )
         for b in self.broken:
-            if b.answers(name):
+            if b.may_have(name):
                 raise PluginError(
                     f"{kind} {name!r}: plugin {b.distribution} {b.version} is broken: {b.reason}", b.hint
                 ) from b.cause
@@ -223,14 +214,14 @@ class Registry:
         return found[0]
 
     def mention_broken(self, error: PlacekitError, group: str = "") -> PlacekitError:
-        """`error` about an unknown name (in `group`), with the broken plugins in its hint: one of them may have the name."""
+        """`error` about an unknown name in `group`; its hint lists the broken plugins, as one of them may have the name."""
         if group in ("importer", "workload") and not self.names("importer"):
             error = type(error)(error.message, NO_IMPORTER)
         return type(error)(error.message, f"{error.hint}; {self.names_of_broken}") if self.broken else error
 
     @property
     def names_of_broken(self) -> str:
-        """The broken plugins, and where the reasons are, in one line."""
+        """The broken plugins, in one line."""
         names = dict.fromkeys(f"{b.distribution} {b.version}" for b in self.broken)
         return f"broken plugins: {', '.join(names)}; `placekit plugins` says why"
 
@@ -265,10 +256,8 @@ class Registry:
 
     def check_choices(self, choices: Mapping[str, str | None]) -> None:
         """Raise PluginError if one of `choices` (group to name, as Hydra's `runtime.choices`) is defined more than once."""
-        duplicates = self.duplicates()
-        for group, name in choices.items():
-            twins = duplicates.get((group.partition("@")[0], str(name)))
-            if twins:
+        for (group, name), twins in self.duplicates().items():
+            if any((g.partition("@")[0], str(n)) == (group, name) for g, n in choices.items()):
                 raise PluginError(
                     f"{group}={name} is defined {len(twins)} times: {' and '.join(t.owner for t in twins)}",
                     "uninstall one of them",
@@ -283,22 +272,27 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
     registry.add("csv", CsvLog, CORE, __version__)
     found = sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: (p.name, p.value))
     owners = [_owner(point) for point in found]
-    for point, (distribution, release) in zip(found, owners, strict=True):
-        module = point.module.partition(".")[0]
-        try:
-            twins = [owner for p, (owner, _) in zip(found, owners, strict=True) if p.name == point.name]
-            if len(twins) > 1:
-                raise PluginError(f"{len(twins)} plugins are called {point.name!r}: {' and '.join(twins)}")
-            if manager.has_plugin(point.name):
-                raise PluginError(f"the core has a plugin called {point.name!r}")
-            check_version(point)
-            hooks = point.load()
-        except (Exception, SystemExit) as e:
-            registry.broken.append(Broken(point.name, distribution, release, e, module))
-            continue
-        registry.add(point.name, hooks, distribution, release, module)
-        if manager.has_plugin(point.name) and distribution != CORE:
-            registry.packages.append(Package(point.name, module, distribution, release))
+    with plugin_output():
+        for point, (distribution, release) in zip(found, owners, strict=True):
+            module = point.value.partition(":")[0].partition(".")[0].strip()
+            try:
+                twins = [owner for p, (owner, _) in zip(found, owners, strict=True) if p.name == point.name]
+                if len(twins) > 1:
+                    raise PluginError(f"{len(twins)} plugins are called {point.name!r}: {' and '.join(twins)}")
+                if manager.has_plugin(point.name):
+                    raise PluginError(f"the core has a plugin called {point.name!r}")
+                if EntryPoint.pattern.match(point.value) is None:
+                    raise PluginError(f"its entry point {point.value!r} names no module")
+                check_version(point)
+                hooks = point.load()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as e:
+                registry.broken.append(Broken(point.name, distribution, release, e, module))
+                continue
+            registry.add(point.name, hooks, distribution, release, module)
+            if manager.has_plugin(point.name) and distribution != CORE:
+                registry.packages.append(Package(point.name, module, distribution, release))
     return registry
 
 

@@ -23,19 +23,11 @@ def columns(stream: TextIO) -> int:
     """The columns for text on this stream: fewer than `WIDTH` on a narrow terminal only."""
     if not stream.isatty():
         return WIDTH
-    try:
-        wide = int(os.environ.get("COLUMNS", "")) or WIDTH
-    except ValueError:
-        wide = _wide(stream)
-    return max(NARROWEST, min(WIDTH, wide))
-
-
-def _wide(stream: TextIO) -> int:
-    """The columns of this very terminal: standard output may be a file while standard error is none."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or WIDTH
+    try:  # the size of this very terminal: standard output may be a file while standard error is not
+        wide = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns or WIDTH
     except (OSError, ValueError):
-        return WIDTH
+        wide = WIDTH
+    return max(NARROWEST, min(WIDTH, wide))
 
 
 def quiet() -> bool:

@@ -45,13 +45,11 @@ class IsolatedSession(Session):
 
     def evaluate(self, placements: Placements) -> Measurements:
         """Measure a batch, one placement at a time; if the child dies or hangs, the measurement has that as its error."""
-        self.problem.check(placements)
         rows = [self._row(placements[i : i + 1]) for i in range(len(placements))]
         return joined(rows, self.problem.cluster.size)
 
     def schedule(self, placement: Placement) -> Schedule:
         """The timed events of one step. Raises BackendError if the child dies."""
-        self.problem.check(placement.batch())
         answer = self._ask("schedule", placement, 1 + self.options.warm_up)
         if isinstance(answer, str):
             raise BackendError(f"the schedule could not be measured: {answer}")

@@ -63,8 +63,7 @@ class MeasuredSession(Session):
         A value is the mean over `steps`; `peak_bytes` counts the tensors that a step keeps, without the memory that kernels
         use internally while they run.
         """
-        self.problem.check(placements)
-        rows = [self._measure(self.problem.placement(*placements.one(i))) for i in range(len(placements))]
+        rows = [self._measure(self.problem.row(placements, i)) for i in range(len(placements))]
         return joined(rows, self.problem.cluster.size)
 
     def _measure(self, placement: Placement) -> Row:
@@ -92,7 +91,6 @@ class MeasuredSession(Session):
 
     def schedule(self, placement: Placement) -> Schedule:
         """The schedule of one step in which every operation is launched by itself."""
-        self.problem.check(placement.batch())
         engine = self.engine(placement, fuse=False)
         sources = engine.place(self.initial)
         for i in range(1 + self.options.warm_up):

@@ -25,7 +25,7 @@ class PipelineOptions(LoadOptions):
         description="`step`: seconds of a whole step; `throughput`: seconds per micro-batch in the steady state; `token`:"
         " seconds of one micro-batch through all stages",
     )
-    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "inference"] = Field(
+    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "zero_bubble", "inference"] = Field(
         default="auto",
         description="order of a stage's tasks; `auto`: `1f1b` for a training step, `inference` for a forward pass",
     )
@@ -77,7 +77,7 @@ def placekit_backends() -> list[Component]:
         ),
         Component(
             "pipeline",
-            "stages over micro-batches: GPipe, 1F1B, interleaved, inference",
+            "stages over micro-batches: GPipe, 1F1B, interleaved, zero bubble, inference",
             PipelineOptions,
             "placekit_pipeline.pipeline:Pipeline",
             paper="Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (SC 2021), section 2.2",

@@ -60,9 +60,9 @@ def pipeline_loads(
     """
     problem = stages.problem
     group_s = stages.group_s()
-    load = group_s[:, :, : 2 if backward else 1].sum(axis=2)
+    load = group_s[:, :, : 3 if backward else 1].sum(axis=2)
     if steps:
-        load = steps * load + group_s[:, :, 2]
+        load = steps * load + group_s[:, :, 3]
     builder = _Messages(problem, nets, held, not overlap and not steps, max(steps, 1))
     for kind in (AHEAD, BACK) if backward else (AHEAD,):
         builder.add(kind)

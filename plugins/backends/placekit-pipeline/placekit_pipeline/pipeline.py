@@ -25,7 +25,7 @@ from placekit_pipeline.session import KernelSession
 from placekit_pipeline.stages import Stages, forward_order
 from placekit_pipeline.waiting import Evaluation, reason
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "inference")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "inference")
 OBJECTIVES = ("step", "throughput", "token")
 MAX_CHUNKS = 8  # of a device, under `interleaved`
 MAX_STAGES = 256
@@ -65,7 +65,9 @@ class PipelineSession(KernelSession):
         trains = bool((graph.kernel & (graph.phase == BACKWARD)).any())
         chosen = ("1f1b" if trains else "inference") if options.schedule == "auto" else options.schedule
         self.schedule_name = chosen
-        self.stages = Stages.of(problem, chosen != "inference", options.checkpointing == "block" and trains)
+        self.stages = Stages.of(
+            problem, chosen != "inference", options.checkpointing == "block" and trains, chosen == "zero_bubble"
+        )
         self.chunks = MAX_CHUNKS if chosen == "interleaved" else 1
         self._check_size()
 
@@ -118,7 +120,7 @@ class PipelineSession(KernelSession):
         }  # fmt: skip
         sizes = {
             "one": 1, "g": problem.g, "counts": len(nets) * count, "store_counts": len(stages.stores.bytes_) * count,
-            "stages": count, "size": size, "pairs": PAIRS * count * count, "parts": 3 * count,
+            "stages": count, "size": size, "pairs": PAIRS * count * count, "parts": 4 * count,
             "levels": count * size if self.chunks > 1 else 0, "sets": max(len(before_ptr) - 1, 0), "tasks": count * microbatches,
             "events": 2 * count * microbatches + 2 * size + count + 8, "channels": len(routes.channels),
             "recorded_counts": 2 if record else 0,
@@ -162,14 +164,14 @@ class PipelineSession(KernelSession):
         """See `lower_bound`."""
         stages, m = self.stages, self.options.microbatches
         token = self.options.objective == "token"
-        batch = (stages.part == 0) if token else (stages.part >= 0) & (stages.part < 2)
+        batch = (stages.part == 0) if token else (stages.part >= 0) & (stages.part < 3)
         path = critical_path_bound(with_seconds(self.problem, batch.astype(np.float64))) * (1 - ROUNDING)
         if token:
             return path
         each = batch.astype(np.float64) + stages.repeats
         if self.options.objective == "throughput":
             return load_bound(with_seconds(self.problem, each))
-        return max(load_bound(with_seconds(self.problem, m * each + (stages.part == 2))), path)
+        return max(load_bound(with_seconds(self.problem, m * each + (stages.part == 3))), path)
 
     def lower_bound(self) -> float | None:
         """Of a step: the work of all micro-batches over all devices, and one micro-batch's longest path, as for makespans.
@@ -185,7 +187,6 @@ class PipelineSession(KernelSession):
         """
         kernel = self._kernel(record=True)
         problem = self.problem
-        problem.check(placement.batch())
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         device = np.require(placement.device, np.int16, ["C", "W"])
         peak = np.empty(problem.cluster.size)

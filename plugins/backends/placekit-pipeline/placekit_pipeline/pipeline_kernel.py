@@ -19,9 +19,11 @@ from placekit_pipeline.pipeline_sums import (
     REBUILD,
     STEP,
     TOKEN,
+    ZERO_BUBBLE,
     B,
     F,
     U,
+    W,
     build,
     chunks,
     move,
@@ -95,7 +97,7 @@ def _begin(m, count, backward):
     for c in range(m.channels):
         m.channel_free[c] = 0.0
     for s in range(m.stages):
-        m.started_f[s] = m.done_f[s] = m.started_b[s] = m.done_b[s] = 0
+        m.started_f[s] = m.done_f[s] = m.started_b[s] = m.done_b[s] = m.started_w[s] = m.done_w[s] = 0
         m.start_s[s] = m.finish_s[s] = 0.0
         ahead = back = 0
         for a in range(m.stages if m.working[s] > 0 else 0):
@@ -127,10 +129,13 @@ def _start(m, d, s, kind, backward, now):
         if backward:
             m.in_flight[d] += m.saved[s]
             m.most[d] = max(m.most[d], m.in_flight[d])
-    else:
+    elif kind == B:
         batch = np.int64(m.started_b[s])
         m.started_b[s] += 1
-    end = now + m.stage_s[s * 3 + kind]
+    else:
+        batch = np.int64(m.started_w[s])
+        m.started_w[s] += 1
+    end = now + m.stage_s[s * 4 + kind]
     if m.record:
         _note(m, s, kind, batch, now, end)
     return end
@@ -150,15 +155,18 @@ def _finish(m, d, backward, now, n_events):
     """The task of device d ends: send its messages. Returns the number of events."""
     s, kind = np.int64(m.task_stage[d]), np.int64(m.task_kind[d])
     m.finish_s[s] = now
-    free_at = now
+    batch, free_at = np.int64(-1), now
     if kind == F:
         batch = np.int64(m.done_f[s])
         m.done_f[s] += 1
-    else:
+    elif kind == B:
         batch = np.int64(m.done_b[s])
         m.done_b[s] += 1
-        m.in_flight[d] -= m.saved[s]  # nothing needs the micro-batch's activations any more
-    for b in range(m.stages):
+    else:
+        m.done_w[s] += 1
+    if kind == (W if m.schedule == ZERO_BUBBLE else B):  # nothing needs the micro-batch's activations any more
+        m.in_flight[d] -= m.saved[s]
+    for b in range(m.stages if batch >= 0 else 0):
         if m.working[b] == 0:
             continue
         for message in range(1 if kind == B else 1 + backward):
@@ -182,7 +190,7 @@ def _run(m, count, backward, update):
     now, left = 0.0, np.int64(0)
     for s in range(m.stages):
         if m.working[s] > 0:
-            left += count * (1 + backward)
+            left += count * (1 + backward + (backward and m.schedule == ZERO_BUBBLE))
     while True:
         for d in range(m.size):
             if m.busy[d] or not m.look[d]:
@@ -222,7 +230,7 @@ def _update(m):
     for s in range(m.stages):
         d = s % m.size
         m.update_at[d] = max(m.update_at[d], m.finish_s[s])
-        if m.stage_s[s * 3 + U] > 0.0:  # a device that only updates waits for its copies of sources, too
+        if m.stage_s[s * 4 + U] > 0.0:  # a device that only updates waits for its copies of sources, too
             m.update_at[d] = max(m.update_at[d], m.start_s[s])
     for a in range(m.stages):
         for b in range(m.stages):
@@ -240,7 +248,7 @@ def _update(m):
             progress = True
             end = m.update_at[d]
             for k in range(m.chunks):
-                end += m.stage_s[(d + k * m.size) * 3 + U]
+                end += m.stage_s[(d + k * m.size) * 4 + U]
             if m.record:
                 _note(m, d, U, 0, m.update_at[d], end)
             m.busy[d] = 1
@@ -274,8 +282,8 @@ def _busiest(m, backward):
     for c in range(m.channels):
         m.channel_free[c] = 0.0
     for s in range(m.stages):
-        for part in range(1 + backward):
-            m.load[s % m.size] += m.stage_s[s * 3 + part]
+        for part in range(1 + 2 * backward):
+            m.load[s % m.size] += m.stage_s[s * 4 + part]
     for k in (AHEAD, BACK, LATE):
         if k != AHEAD and not backward:
             continue

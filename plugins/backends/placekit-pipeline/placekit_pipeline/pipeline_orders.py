@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from placekit_scheduling.jit import inner
 
-from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F_ONE_B, B, F
+from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, B, F, W
 
 
 @inner
@@ -26,7 +26,17 @@ def _limit(m, s):
 
 @inner
 def _full(m, s):
-    """Whether stage s may begin no further micro-batch before it has ended another one."""
+    """Whether stage s may begin no further micro-batch before it has ended another one.
+
+    Under `zero_bubble`, too, whose gradients of weights may wait while activations of no more micro-batches are there than
+    1F1B keeps in the first stage (Qi et al. 2023, ZB-H1).
+    """
+    if m.schedule == ZERO_BUBBLE:
+        most = np.int64(0)
+        for d in range(m.size):
+            most = max(most, np.int64(m.rank[d]))
+        if m.started_f[s] - m.done_w[s] >= most:
+            return True
     return m.started_f[s] - m.done_b[s] >= _limit(m, s)
 
 
@@ -125,4 +135,6 @@ def choose(m, d, count, backward, now):
             best, key = s, own
     if best >= 0:
         return 4 * best + F
+    if m.schedule == ZERO_BUBBLE and m.started_w[d] < m.done_b[d]:
+        return 4 * np.int64(d) + W
     return -1

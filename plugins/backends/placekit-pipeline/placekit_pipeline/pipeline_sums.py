@@ -16,8 +16,8 @@ from placekit_scheduling.jit import inner
 from placekit_pipeline.nets import AHEAD, SOURCE
 
 REBUILD = 8  # from one moved group in so many on, all is summed anew
-F, B, U = range(3)  # forward, backward, update: entries of `stage_s`
-GPIPE, ONE_F_ONE_B, INTERLEAVED, INFERENCE = range(4)
+F, B, W, U = range(4)  # forward, backward, gradients of weights, update: entries of `stage_s`
+GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, INFERENCE = range(5)
 STEP, THROUGHPUT, TOKEN = range(3)
 LATE = 5  # AHEAD that only backward tasks need
 PAIRS = 6  # kinds of messages between two stages: those of nets, and LATE
@@ -48,7 +48,7 @@ FIELDS = [
     *fields("scratch_ints", "wanted", "g"),
     *fields("scratch_ints", "level set_device", "sets"),
     *fields("scratch_ints", "chunk_at", "levels"),
-    *fields("scratch_ints", "rank todo started_f done_f started_b done_b missing_start", "stages"),
+    *fields("scratch_ints", "rank todo started_f done_f started_b done_b started_w done_w missing_start", "stages"),
     *fields("scratch_ints", "busy look task_stage task_kind", "size"),
     *fields("scratch_ints", "missing_f missing_b", "tasks"),
     *fields("scratch_ints", "event_number", "events"),
@@ -107,8 +107,8 @@ def _hold(m, y, stage, sign):
 def _put(m, group, stage, sign):
     """Add the seconds and bytes of a group to a stage; with `sign` -1, take them away."""
     d = stage % m.size
-    for part in range(3):
-        m.stage_s[stage * 3 + part] += sign * m.group_s[(group * m.size + d) * 3 + part]
+    for part in range(4):
+        m.stage_s[stage * 4 + part] += sign * m.group_s[(group * m.size + d) * 4 + part]
     m.used[stage] += sign * m.group_bytes[group]
     m.working[stage] += sign * m.works[group]
 
@@ -143,8 +143,8 @@ def build(m):
     for s in range(m.stages):
         m.used[s] = m.copies[s] = m.once[s] = m.saved[s] = 0.0
         m.working[s] = 0
-        for part in range(3):
-            m.stage_s[s * 3 + part] = 0.0
+        for part in range(4):
+            m.stage_s[s * 4 + part] = 0.0
     for i in range(PAIRS * m.stages * m.stages):
         m.messages[i], m.sent[i] = 0, 0.0
     for i in range(m.nets * m.stages):

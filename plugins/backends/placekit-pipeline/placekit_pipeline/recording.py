@@ -16,7 +16,7 @@ from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
 from placekit_pipeline.pipeline_sums import LATE
 from placekit_pipeline.stages import Stages
 
-TASKS = ("forward", "backward", "update")
+TASKS = ("forward", "backward", "weight gradients", "update")
 MESSAGES = {
     SOURCE: "sources", AHEAD: "activations", LATE: "saved activations", BACK: "gradients", END: "gradients for updates",
     AGAIN: "results of updates",
@@ -83,7 +83,7 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
             again = np.flatnonzero(stages.repeats & (stage == s))
             now += float(problem.op_s[again, home[again]].sum())
         of = stages.part[order] == kind
-        of &= (home[order] == s) if kind == 2 else (stage[order] == s)
+        of &= (home[order] == s) if kind == 3 else (stage[order] == s)
         for v in order[of].tolist():
             start[v] = now
             now = end[v] = now + problem.op_s[v, home[v]]
@@ -107,8 +107,8 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
 def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
     """All tasks, then all messages between devices."""
     size = stages.problem.cluster.size
-    updates = np.bincount(home[stages.part == 2], minlength=size) > 0
-    ran = (run.task[:, 1] < 2) | updates[run.task[:, 0] % size]
+    updates = np.bincount(home[stages.part == 3], minlength=size) > 0
+    ran = (run.task[:, 1] < 3) | updates[run.task[:, 0] % size]
     tasks = run.task[ran]
     travels = run.message[:, 0] % size != run.message[:, 1] % size
     sent = run.message[travels]
@@ -116,7 +116,7 @@ def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
     def chunk(s: int) -> str:
         return f" of chunk {s // size}" if run.chunks > 1 else ""
 
-    names = [TASKS[kind] + ("" if kind == 2 else f" {batch}{chunk(s)}") for s, kind, batch in tasks.tolist()]
+    names = [TASKS[kind] + ("" if kind == 3 else f" {batch}{chunk(s)}") for s, kind, batch in tasks.tolist()]
     names += [MESSAGES[kind] + ("" if kind in ONCE else f" {batch}{chunk(a)}") for a, _, kind, batch in sent.tolist()]
     times = np.concatenate([run.task_s[ran], run.message_s[travels]])
     return Spans(
@@ -131,9 +131,9 @@ def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
 
 def _runs(stages: Stages, home: NDArray[np.int16], stage: NDArray[np.int32], run: Run) -> NDArray[np.int64]:
     """[n] tasks that ran each operation."""
-    count = np.zeros((stages.problem.cluster.size * run.chunks, 3), np.int64)
+    count = np.zeros((stages.problem.cluster.size * run.chunks, 4), np.int64)
     np.add.at(count, (run.task[:, 0], run.task[:, 1]), 1)
-    runs = np.where(stages.part == 2, count[home, 2], count[stage, np.maximum(stages.part, 0)])
+    runs = np.where(stages.part == 3, count[home, 3], count[stage, np.maximum(stages.part, 0)])
     runs[stages.repeats] += count[stage[stages.repeats], 1]
     return np.where(stages.part < 0, 1, runs)
 

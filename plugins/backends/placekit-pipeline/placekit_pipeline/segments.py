@@ -91,7 +91,7 @@ def values_add_up(session: Session, objective: str | None) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The blocks as groups of a problem: [b, D, 3] seconds by part, nets, and what stages keep."""
+    """The blocks as groups of a problem: [b, D, 4] seconds by part, nets, and what stages keep."""
 
     group_s: Floats
     nets: Nets
@@ -103,7 +103,7 @@ class Parts:
         if isinstance(session, PipelineSession):
             stages = session.stages.grouped(coarse)
             return cls(stages.group_s(), nets_of(coarse, stages.phase), stages)
-        stages = Stages.of(coarse, False, False)
+        stages = Stages.of(coarse, False, False, False)
         # calls receive parameters and inputs, but nothing sends them
         phase = stages.phase if isinstance(session, BlockingSession) else None
         return cls(stages.group_s(), nets_of(coarse, phase), stages)
@@ -154,12 +154,12 @@ class _Builder:
     def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
         """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
         problem, kind = self.coarse, self._kind()[0]
-        own = self.parts.group_s[:, first]  # [b, K, 3]
+        own = self.parts.group_s[:, first]  # [b, K, 4]
         member = inside.astype(np.float64)
-        total = (member @ own.reshape(len(own), -1)).reshape(len(member), len(first), 3)
+        total = (member @ own.reshape(len(own), -1)).reshape(len(member), len(first), 4)
         barred = member @ (~problem.allowed[:, first]).astype(np.float64) > 0
-        seconds = total[:, :, : 1 if kind == TOKEN else 2].sum(axis=2)
-        passing, update = seconds, total[:, :, 2]
+        seconds = total[:, :, : 1 if kind == TOKEN else 3].sum(axis=2)
+        passing, update = seconds, total[:, :, 3]
         if isinstance(self.session, MaxLoadSession | BlockingSession):
             pays = np.asarray([problem.device_type(d) == "gpu" for d in first], np.float64)
             passing = seconds = seconds + self._transfers(inside, first) * pays
@@ -227,8 +227,10 @@ class _Builder:
         return bool((waits | ~works)[:-1].all())
 
     def _waits_back(self) -> bool:
-        """Whether the last micro-batch ends on its way back."""
-        return self._returns and isinstance(self.session, PipelineSession)
+        """Whether the last micro-batch ends on its way back; the last gradients of weights need not end before others go on."""
+        return (
+            self._returns and isinstance(self.session, PipelineSession) and self.session.schedule_name != "zero_bubble"
+        )
 
     def _one_chunk_each(self) -> bool:
         """Whether all of a block follows something in the one before, so that `interleaved` makes one chunk of a stage."""

@@ -44,7 +44,7 @@ class Stages:
         phase: [n] forward 0, backward 1, update 2; never earlier than that of an operation read from. Under `inference`, all
             operations are forward.
         blocks: its blocks, if layers repeat their forward pass (`checkpointing`), else None.
-        part: [n] forward 0, backward 1, update 2; -1 for sources.
+        part: [n] forward 0, backward 1, gradients of weights 2 (with `zero_bubble`), update 3; -1 for sources.
         repeats: [n] operations of the forward phase that the backward phase repeats.
         stores: what stages keep.
         block_group: [b] a group of each layer that repeats; `block_bytes`: what its backward pass keeps while it works.
@@ -60,11 +60,13 @@ class Stages:
     block_bytes: Floats
 
     @classmethod
-    def of(cls, problem: Problem, trains: bool, checkpointing: bool) -> Stages:
+    def of(cls, problem: Problem, trains: bool, checkpointing: bool, split_backward: bool) -> Stages:
         """The stages of a problem. Raises BackendError if layers are to repeat and the program has none."""
         graph = problem.graph
         phase = _phase(problem) if trains else np.zeros(graph.n, np.int64)
-        part = np.where(graph.kernel, phase, -1)
+        part = np.where(graph.kernel, np.asarray([0, 1, 3])[phase], -1)
+        if split_backward:
+            part[weight_gradients(problem, phase)] = 2
         blocks = sequence(problem) if checkpointing else None
         repeats = np.zeros(graph.n, np.bool_)
         if blocks is not None:
@@ -83,10 +85,10 @@ class Stages:
         return Stages(problem, self.phase, self.blocks, self.part, self.repeats, *kept)
 
     def group_s(self) -> Floats:
-        """[g, D, 3] seconds of each group on each device by part; forward passes that repeat count as backward."""
+        """[g, D, 4] seconds of each group on each device by part; forward passes that repeat count as backward."""
         problem, group = self.problem, self.problem.grouping.group_of
-        total = np.zeros((problem.g, problem.cluster.size, 3))
-        for part in range(3):
+        total = np.zeros((problem.g, problem.cluster.size, 4))
+        for part in range(4):
             of = (self.part == part) | (self.repeats if part == 1 else False)
             np.add.at(total[:, :, part], group[of], problem.op_s[of])
         return total
@@ -94,7 +96,7 @@ class Stages:
     @property
     def works(self) -> NDArray[np.bool_]:
         """[g] groups with operations of a micro-batch."""
-        works = (self.part >= 0) & (self.part < 2)
+        works = (self.part >= 0) & (self.part < 3)
         return np.bincount(self.problem.grouping.group_of[works], minlength=self.problem.g) > 0
 
     @property
@@ -175,6 +177,28 @@ def _held(
         key = (once, np.ascontiguousarray(pairs[1, a:b]).tobytes())
         total[key] = total.get(key, 0.0) + float(bytes_[pairs[0, a]])
     return total.items()
+
+
+def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
+    """[n] backward operations whose results reach the update of one parameter only: no other stage waits for them.
+
+    These can run late (Qi et al. 2023, Zero Bubble Pipeline Parallelism). Others lead to gradients of inputs, too.
+    """
+    graph = problem.graph
+    nothing, several = -1, -2
+    reaches = np.full(graph.n, nothing, np.int64)
+    update = phase == UPDATE
+    reaches[update] = np.where(graph.colocate[update] >= 0, graph.colocate[update], graph.n + np.flatnonzero(update))
+    producer = graph.tensor_producer
+    backward = phase == BACKWARD
+    for v in graph.topological_order[::-1].tolist():
+        if not (backward[v] or update[v]):
+            continue
+        for u in producer[graph.inputs(v)].tolist():
+            if backward[u]:  # a reader that leads nowhere would have to wait for it, too
+                known = reaches[v] != nothing and reaches[u] in (nothing, reaches[v])
+                reaches[u] = reaches[v] if known else several
+    return np.asarray(backward & (reaches >= 0))
 
 
 def forward_order(problem: Problem, phase: Ints) -> tuple[Ints, Ints, Ints]:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import sequence
-from placekit_pipeline.stages import leaders
+from placekit_layers.following import leaders
 
 from placekit_core import Problem
 
 FORWARD, BACKWARD, UPDATE = range(3)
 CHUNKS = 8  # of a device, under `interleaved`
-Task = tuple[str, int, int]  # F, B or U; stage; micro-batch
+Task = tuple[str, int, int]  # F, B, W or U; stage; micro-batch
 
 
 def hop_s(problem: Problem, tensor: int, a: int, b: int) -> float:
@@ -116,6 +116,21 @@ def phases(problem: Problem, trains: bool) -> list[int]:
     return found
 
 
+def weight_gradients(problem: Problem, phase: list[int]) -> set[int]:
+    """Backward operations all of whose results end in the update of one parameter."""
+    graph = problem.graph
+    ends: list[set[object]] = [set() for _ in range(graph.n)]
+    for v in graph.topological_order[::-1].tolist():
+        if phase[v] == UPDATE:
+            own = int(graph.colocate[v])
+            ends[v] = {own if own >= 0 else ("alone", v)}
+        elif phase[v] == BACKWARD:
+            for x in graph.outputs(v):
+                for c in graph.consumers(x).tolist():
+                    ends[v] |= ends[c] or {("nowhere", c)}
+    return {v for v in range(graph.n) if phase[v] == BACKWARD and len(ends[v]) == 1 and "nowhere" not in str(ends[v])}
+
+
 @dataclass
 class Step:
     """One placement on one problem under one schedule.
@@ -140,6 +155,7 @@ class Step:
         self.possible = True
         stage = self.chunks() if self.schedule == "interleaved" else self.device.tolist()
         self.stage = [stage[group] for group in problem.grouping.group_of]
+        self.late_weights = weight_gradients(problem, self.phase) if self.schedule == "zero_bubble" else set()
         self.blocks = sequence(problem) if self.checkpointing and BACKWARD in self.phase else None
         self.working = {self.stage[v] for v in range(graph.n) if graph.kernel[v] and self.phase[v] < UPDATE}
         self.bytes_ = self.messages()
@@ -218,7 +234,7 @@ class Step:
         for v in range(self.problem.graph.n):
             if self.stage[v] != stage or not self.problem.graph.kernel[v]:
                 continue
-            own = "FBU"[self.phase[v]]
+            own = "W" if v in self.late_weights else "FBU"[self.phase[v]]
             times = (own == kind) + (kind == "B" and self.repeats(v))
             total += times * float(self.problem.op_s[v, self.home[v]])
         return total
@@ -371,7 +387,7 @@ class Events:
     def __init__(self, step: Step, rank: dict[int, int], count: int, backward: bool) -> None:
         self.step, self.rank, self.count, self.backward = step, rank, count, backward
         self.size = step.size
-        self.kinds = "FB" if backward else "F"
+        self.kinds = ("FB" + "W" * (step.schedule == "zero_bubble")) if backward else "F"
         self.started: dict[tuple[str, int], int] = defaultdict(int)
         self.done: dict[tuple[str, int], int] = defaultdict(int)
         self.arrived: dict[tuple[str, int, int, int], float] = {}  # kind, from, to, micro-batch
@@ -457,6 +473,8 @@ class Events:
 
             s = min(ahead, key=turn)
             return "F", s, self.started["F", s]
+        if "W" in self.kinds and self.ready("W", d, now):
+            return "W", d, self.started["W", d]
         return None
 
     def full(self, d: int, stages: list[int]) -> bool:
@@ -465,6 +483,10 @@ class Events:
             return False
         v, p = sum(s in self.step.working for s in stages), len({s % self.size for s in self.step.working})
         limit = max(self.rank[d], 2 * p) if self.step.schedule == "interleaved" and v != 1 else self.rank[d]
+        if "W" in self.kinds and self.started["F", d] - self.done["W", d] >= max(
+            self.rank[s] for s in range(self.size)
+        ):
+            return True
         return self.started["F", d] - self.done["B", d] >= limit
 
     def run(self, update: bool) -> float:
@@ -508,7 +530,7 @@ class Events:
         if kind == self.kinds[-1] and self.backward:
             self.in_flight[d] -= self.saved.get(s, 0.0)
         free = now
-        sent = {"F": ("ahead", "late") if self.backward else ("ahead",), "B": ("back",)}[kind]
+        sent = {"F": ("ahead", "late") if self.backward else ("ahead",), "B": ("back",), "W": ()}[kind]
         for b in range(self.size * CHUNKS):
             for message in sent:
                 if (message, s, b) in self.step.bytes_:

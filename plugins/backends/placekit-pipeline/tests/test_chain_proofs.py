@@ -11,11 +11,12 @@ import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_layers import Blocks, sequence
+from placekit_layers.prefixes import Prefixes
+from placekit_layers.splits import as_path
 from placekit_pipeline.blocking import BlockingLatency
-from placekit_pipeline.chain import ChainPolicy, as_path
+from placekit_pipeline.chain import ChainPolicy
 from placekit_pipeline.max_load import MaxLoad
 from placekit_pipeline.pipeline import Pipeline
-from placekit_pipeline.prefixes import Prefixes
 from placekit_pipeline.segments import values_add_up
 from placekit_testing import fakes
 

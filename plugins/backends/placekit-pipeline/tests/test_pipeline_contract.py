@@ -31,7 +31,19 @@ class TestPipeline(BackendContract):
         return partial(Pipeline, schedule="inference", microbatches=4)
 
 
-@pytest.mark.parametrize("schedule", ["interleaved"])
+class TestThroughput(BackendContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Pipeline, schedule="inference", objective="throughput", overlap=False, threads=2)
+
+
+class TestToken(BackendContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Pipeline, schedule="inference", objective="token")
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
 class TestTraining(BackendContract):
     """Random problems of which some have a backward phase."""
 

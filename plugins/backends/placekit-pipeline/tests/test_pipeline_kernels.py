@@ -27,7 +27,7 @@ from placekit_testing.strategies import (
 
 from placekit_core import Backend, BackendError, Cluster, CostTable, GraphBuilder, Grouping, Problem, Schedule, Session
 
-TRAINING = ("gpipe", "1f1b", "interleaved")
+TRAINING = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 SCHEDULES = (*TRAINING, "inference")
 Answer = tuple[float, list[float]]
 Evaluate = Callable[[Problem, NDArray[np.int16]], Answer]
@@ -174,7 +174,7 @@ def compare(seed: int, count: int = 8) -> tuple[int, int]:
     return sum(answers), len(answers)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(6))
 def test_values_and_peaks_equal_the_reference(seed: int) -> None:
     valued, of = compare(seed)
     assert 0.2 * of < valued < of, "placements with a value, and some without"
@@ -251,7 +251,7 @@ def walks(seed: int) -> None:
             walk(problem, Pipeline(threads=1, **options).open(problem), rng, f"problem {seed}.{number}, {options}")
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_walk_equals_evaluations_from_the_beginning(seed: int) -> None:
     walks(seed)
 

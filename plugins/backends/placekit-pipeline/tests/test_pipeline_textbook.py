@@ -71,7 +71,7 @@ def seconds(problem: Problem, device: Sequence[int], **options: Any) -> float:
     return float(measured.value_s[0])
 
 
-CASES = [(1, 2), (2, 5), (4, 1), (6, 8)]
+CASES = [(p, m) for p in (1, 2, 3, 4, 6) for m in (1, 2, 5, 8)]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
@@ -91,7 +91,7 @@ def test_inference_takes_m_plus_p_minus_1_forward_passes(p: int, m: int) -> None
     assert seconds(problem, range(p), microbatches=m, objective="throughput") == 1.0
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(2, 3, 8), (3, 2, 6), (4, 2, 4)])
+@pytest.mark.parametrize(("p", "v", "m"), [(2, 2, 4), (2, 3, 8), (3, 2, 6), (4, 2, 8), (4, 3, 12), (4, 2, 4)])
 def test_interleaved_stages_are_idle_for_a_vth_of_the_time(p: int, v: int, m: int) -> None:
     """Narayanan et al. 2021, section 2.2: m t + (p - 1) t / v, where t is the time of a device for a micro-batch."""
     problem = network(p * v, p)
@@ -102,10 +102,10 @@ def test_interleaved_stages_are_idle_for_a_vth_of_the_time(p: int, v: int, m: in
     assert seconds(problem, one_stage_each, schedule="interleaved", microbatches=m) == (m + p - 1) * t
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])
 @pytest.mark.parametrize(("p", "m"), CASES)
 def test_micro_batches_in_flight(schedule: str, p: int, m: int) -> None:
-    """GPipe keeps the activations of all m; 1F1B at stage i those of min(m, p - i)."""
+    """GPipe keeps the activations of all m; 1F1B at stage i those of min(m, p - i); zero bubble up to min(m, p) everywhere."""
     problem = network(p, p, weights_s=1.0)
     kept = np.full(p, SAVED)  # the output of the layer before; of the first layer, its own
     # the largest operation reads what is saved and a gradient, and makes one; the last stage reads no gradient of inputs
@@ -115,8 +115,11 @@ def test_micro_batches_in_flight(schedule: str, p: int, m: int) -> None:
     least = np.asarray([min(m, p - i) for i in range(p)])
     if schedule == "gpipe":
         assert flight.tolist() == [m] * p
-    else:
+    elif schedule == "1f1b":
         assert flight.tolist() == least.tolist()
+    else:
+        assert (least <= flight).all()
+        assert (flight <= min(m, p)).all()
 
 
 def test_a_step_without_overlap_sends_in_between() -> None:
@@ -164,6 +167,19 @@ def test_checkpointing_keeps_inputs_and_repeats_the_forward_pass(m: int) -> None
         assert before - after == pytest.approx(saved, abs=2 * SAVED * flight)
 
 
+@pytest.mark.parametrize(("p", "m"), CASES)
+@pytest.mark.parametrize("weights_s", [0.5, 1.0, 2.0])
+def test_zero_bubble_is_never_slower_than_1f1b(p: int, m: int, weights_s: float) -> None:
+    """Gradients of weights fill the gaps: of p - 1 turns of 3 s, ZB-H1 (Qi et al.) leaves 1 s each; greedily, up to 2 s more."""
+    problem = network(p, p, backward_s=1.0, weights_s=weights_s)
+    t = 2.0 + weights_s
+    filled = seconds(problem, range(p), schedule="zero_bubble", microbatches=m)
+    assert filled <= seconds(problem, range(p), schedule="1f1b", microbatches=m) == (m + p - 1) * t
+    assert filled >= m * t
+    if weights_s == 1.0 and m >= p:
+        assert filled <= m * t + (p - 1) * 1.0 + 2.0
+
+
 def test_updates_come_once_per_step() -> None:
     problem = network(2, 2, update_s=5.0)
     for m in (1, 3):
@@ -190,7 +206,7 @@ def error(problem: Problem, device: Sequence[int], **options: Any) -> str:
     return found
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])
 def test_stages_that_wait_for_each_other_are_named(schedule: str) -> None:
     found = error(network(4, 3), [0, 1, 0, 2], schedule=schedule)
     assert found == "stages wait for each other: k:0 -> k:1 -> k:0"
@@ -247,6 +263,7 @@ def test_tasks_that_wait_for_each_other_are_named() -> None:
         found
     )
     assert "backward 0" in error(problem, [0, 1], schedule="interleaved", microbatches=2)
+    assert error(problem, [0, 1], schedule="zero_bubble", microbatches=2).startswith("tasks wait for each other: k:0 ")
     assert seconds(problem, [1, 1], schedule="1f1b", microbatches=2) == 10.0
 
 

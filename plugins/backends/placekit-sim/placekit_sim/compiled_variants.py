@@ -1,4 +1,4 @@
-"""Compiles the kernel in four variants, each without what it does not need; importing this imports numba."""
+"""Compiles the kernel in three variants, each without what it does not need; importing this imports numba."""
 
 from __future__ import annotations
 
@@ -13,21 +13,15 @@ from placekit_sim.kernel import simulate
 from placekit_sim.layout import FIELDS
 
 _PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead", "arrival"), False)
-_VARIANTS = {
-    "any": {"resumes": False, "limited": False},
-    "plain": {**_PLAIN, "record": False, "resumes": False, "limited": False},
-    "recorded": {**_PLAIN, "record": True, "resumes": True, "limited": False},
-    "trial": {**_PLAIN, "record": False, "resumes": True, "limited": True},
-}
+_VARIANTS = {"any": {}, "plain": {**_PLAIN, "record": False}, "recorded": {**_PLAIN, "record": True}}
 
 
 @cache
 def compiled(variant: str) -> Any:
     """The evaluation of a placement (`placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
-    `plain`, `recorded` and `trial` are faster, and for machines without multicast, barriers, noise, prefetching and the order
-    `arrival`; `any` is for all machines. `recorded` saves snapshots and can start from one. `trial` can start from one, and
-    ends early.
+    `plain` and `recorded`, which also records times and causes, are faster. They are for machines without multicast,
+    barriers, noise, prefetching and the order `arrival`; `any` is for all machines.
     """
     options = {"cache": True, "nogil": True, **UNCOUNTED}
     name, known = f"simulate_{variant}", _VARIANTS[variant]

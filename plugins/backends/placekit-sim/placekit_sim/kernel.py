@@ -16,8 +16,7 @@ from placekit_scheduling.jit import at
 
 from placekit_sim.next_task import choose, first_come, sort
 from placekit_sim.prefetching import plan_ahead
-from placekit_sim.run_start import set_limit, set_placement, set_start, set_tails
-from placekit_sim.snapshots import restore, save
+from placekit_sim.run_start import set_placement, set_start
 
 
 def simulate(device, priority, m, peak):
@@ -25,34 +24,14 @@ def simulate(device, priority, m, peak):
     ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead or m.arrival
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)
-    now, limit, n_touched, n_candidates = 0.0, 0.0, np.int64(0), np.int64(0)
+    now, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0)
     first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap of all beyond
     known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
     arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
-    n_done, n_fresh, begun, n_snapshots = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, arrivals before this round
-    if m.limited:
-        limit = set_limit(m)
-    if m.resumes:
-        for d in range(m.size):
-            m.kept_bytes[d], m.begun_s[d] = m.used[d], 0.0
-    if m.resumes and m.go_on[0] > 0:
-        n_snapshots = np.int64(m.go_on[0])
-        known, arrivals, round_, begun, last = restore(m, n_snapshots - 1, ranked, peak)
-    else:
-        n_done, n_fresh = set_start(m)
-        if m.ahead:
-            known, n_requested = plan_ahead(m)
-    if m.resumes and not m.limited:
-        m.snapshot_count[0] = n_snapshots
-    if m.limited:
-        begun, bound = np.int64(0), 0.0
-        for d in range(m.size):
-            m.left_s[d] -= m.begun_s[d]
-            bound = max(bound, m.left_s[d] * m.per_stream[d])
-        if bound > limit:
-            return bound
-        set_tails(m)
+    n_done, n_fresh = set_start(m)
+    if m.ahead:
+        known, n_requested = plan_ahead(m)
     n_ahead = known if m.ahead else np.int64(0)
     phase = np.int64(0)  # bulk: even, transfers after level phase/2 - 1; odd, level (phase-1)/2
 
@@ -204,15 +183,6 @@ def simulate(device, priority, m, peak):
                 a = at(m.home[task])
                 seconds = m.op_s[task * m.size + a]
                 end = now + seconds
-                if m.limited:
-                    bound = now + max(m.left_s[a] * m.per_stream[a], m.tail_s[task])
-                    if bound > limit:
-                        m.worked[0] = begun
-                        return bound
-                    m.left_s[a] -= seconds
-                elif m.resumes:
-                    m.begun_s[a] += seconds
-                begun += 1
                 if m.memory:
                     m.used[a] += m.op_bytes[task]
                     if m.used[a] > peak[a]:
@@ -275,18 +245,6 @@ def simulate(device, priority, m, peak):
             continue
 
         # ---- 5. all completions of the next instant
-        # a snapshot must not come between the rounds of one instant: what happens at its time comes after it
-        due = (
-            m.resumes
-            and not m.limited
-            and m.go_on[0] != 0
-            and n_snapshots < m.snapshots
-            and begun >= (n_snapshots + 1) * m.snapshot_every
-        )
-        if due and n_far == 0 and m.near_s[at(first)] > now:
-            save(m, n_snapshots, m.near_s[at(first)], known, arrivals, round_ - 1, begun, first, last, ranked, peak)
-            n_snapshots += 1
-            m.snapshot_count[0] = n_snapshots
         now = m.near_s[at(first)] if first < last else m.far_s[0]
         if n_far > 0:
             now = min(now, m.far_s[0])
@@ -396,8 +354,6 @@ def simulate(device, priority, m, peak):
                                 n_fresh += 1
                                 if m.record:
                                     m.ready_by[c] = task
-    if m.limited:
-        m.worked[0] = begun
     if m.record:
         m.copies[0] = known
     return now

@@ -10,16 +10,13 @@ FIELDS = [
     *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
     # edges from sources; `Rules.prefetch` + 1, or 0 where all copies begin at time 0
     *fields("number", "n_reads window"),
-    *fields("number", "snapshots snapshot_every row_ints row_floats"),  # see snapshots.py
-    *fields("flag", "memory multicast bulk noisy ahead arrival record resumes limited"),
+    *fields("flag", "memory multicast bulk noisy ahead arrival record"),
     # the problem
     *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
     *fields("ints", "sources roots fixed_rank level_ptr level_op"),
     *fields("ints", "read_op read_edge read_tensor read_source read_row"),
     *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
     *fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
-    *fields("ints", "latest_first"),
-    *fields("floats", "per_stream room"),
     # the work on one placement
     *fields("scratch_ints", "home missing rank done fresh", "n"),
     *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
@@ -39,16 +36,6 @@ FIELDS = [
     *fields("scratch_floats", "far_s", "tasks"),
     Field("key", "scratch_floats", "tasks", wide=True),
     *fields("scratch_floats", "used", "size"),
-    # continuing, and ending early
-    *fields("scratch_ints", "go_on worked", "one"),
-    *fields("scratch_floats", "limit_s", "one"),
-    *fields("scratch_floats", "begun_s left_s kept_bytes", "size"),
-    *fields("scratch_floats", "tail_s", "n_if_limited"),
-    *fields("scratch_ints", "snapshot_count", "one"),
-    *fields("scratch_floats", "snapshot_s", "snapshots"),
-    *fields("scratch_ints", "snapshot_ints", "all_row_ints"),
-    *fields("scratch_floats", "snapshot_floats", "all_row_floats"),
-    Field("snapshot_keys", "scratch_floats", "all_keys", wide=True),
     # the results of a recorded run
     *fields("scratch_ints", "cause ready_by rounds", "recorded_tasks"),
     *fields("scratch_ints", "released_by", "recorded_ends"),

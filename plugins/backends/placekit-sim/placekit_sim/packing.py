@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_scheduling import Kernel, Trace, Trial
+from placekit_scheduling import Kernel, Trace
 from placekit_scheduling.fields import Layout, lay_out
-from placekit_scheduling.heaps import NEAR, SPAN
+from placekit_scheduling.heaps import SPAN
 
 from placekit_core import UNLIMITED, Graph, Problem, Routes
 from placekit_sim.compiled_variants import compiled
 from placekit_sim.layout import FIELDS
 from placekit_sim.rules import Rules
-from placekit_sim.snapshots import row_length
-
-SNAPSHOTS = 16  # most snapshots of a run
-SNAPSHOT_INTS = 2**23  # most integers in all of them: for large problems there are fewer snapshots, or none
-_SHARED = ("snapshot_count", "snapshot_s", "snapshot_ints", "snapshot_floats", "snapshot_keys")
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,29 +44,10 @@ class Packed:
         names = ("times", "cause", "last", "copies", "copy_tensor", "copy_dst")
         return Trace(tasks=self.tasks, **{name: begin[name] for name in names})
 
-    def kernel(self, trace: Trace | None = None, trial: Packed | None = None) -> Kernel:
-        """The compiled evaluation; `trial` was packed after this one."""
+    def kernel(self, trace: Trace | None = None) -> Kernel:
+        """The compiled evaluation."""
         o = self.layout
-        made = Kernel(compiled(self.variant), o.ints, o.floats, o.scratch_ints, o.scratch_floats, trace)
-        if trial is None:
-            return made
-        t, shared, variant = trial.layout, o.begin, trial.variant
-
-        @cache
-        def faster() -> Trial:
-            return Trial(
-                function=compiled(variant),
-                ints=t.ints,
-                floats=t.floats,
-                go_on=t.begin["go_on"],
-                kernel_go_on=shared["go_on"],
-                limit_s=t.begin["limit_s"],
-                worked=t.begin["worked"],
-                marks=shared["snapshot_count"],
-                mark_s=shared["snapshot_s"],
-            )
-
-        return replace(made, scratch_ints=t.scratch_ints, scratch_floats=t.scratch_floats, trial=faster)
+        return Kernel(compiled(self.variant), o.ints, o.floats, o.scratch_ints, o.scratch_floats, trace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,70 +97,28 @@ def _queues(streams: NDArray[np.int32], routes: Routes, compete: bool) -> _Queue
     )
 
 
-def pack(
-    problem: Problem,
-    rules: Rules,
-    track_memory: bool = True,
-    record: bool = False,
-    snapshots: bool = False,
-    after: Packed | None = None,
-) -> Packed:
+def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool = False) -> Packed:
     """The arrays for `compiled_variants.compiled`.
 
     Args:
         problem, rules: what is simulated.
         track_memory: False leaves the persistent bytes as the peak (for benchmarks).
         record: also write the time of every event into the scratch space; see `recording.record`.
-        snapshots: save snapshots during a run, where the machine is a plain one; see `snapshots`.
-        after: pack for trials, in the working arrays of this kernel, which saves snapshots.
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
     arrays = _arrays(problem, rules, queues)
     numbers = _numbers(problem, rules, arrays)
     plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
-    variant = "trial" if after is not None else "recorded" if record else "plain"
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
-    numbers |= {"resumes": plain and (snapshots or after is not None), "limited": after is not None}
-    numbers |= _snapshots(numbers)
-    if after is not None:
-        arrays |= _limits(problem)
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
     recorded = {"recorded_tasks": tasks, "recorded_ends": ends, "recorded_times": 2 * tasks, "recorded_one": 1}
-    sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}, "one": 1, "span": SPAN}
+    sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}, "span": SPAN}
     ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
     sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
     sizes["tasks_if_arrival"] = tasks if numbers["arrival"] else 0
-    sizes["n_if_limited"] = problem.graph.n if numbers["limited"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
-    for name in ("row_ints", "row_floats"):
-        sizes[f"all_{name}"] = numbers["snapshots"] * numbers[name]
-    sizes["all_keys"] = numbers["snapshots"] * tasks
-    base = None if after is None else after.layout
-    return Packed(variant if plain else "any", lay_out(FIELDS, numbers, arrays, sizes, base, _SHARED), tasks)
-
-
-def _snapshots(numbers: Mapping[str, int]) -> dict[str, int]:
-    """How many snapshots a run saves, every how many operations, and the lengths of their rows."""
-    row = row_length(numbers)
-    count = min(SNAPSHOTS, SNAPSHOT_INTS // row) if numbers["resumes"] else 0
-    kernels = numbers["n"] - numbers["n_sources"]
-    return {
-        "snapshots": count,
-        "snapshot_every": max(1, -(-kernels // (count + 1))),
-        "row_ints": row,
-        "row_floats": 3 * numbers["size"] + NEAR,
-    }
-
-
-def _limits(problem: Problem) -> dict[str, NDArray[Any]]:
-    """Arrays for ending a run early: for a lower bound on its value, and how many bytes groups may keep so that any run fits."""
-    graph, cluster = problem.graph, problem.cluster
-    most = float(graph.owned_bytes.sum()) + float(graph.tensor_bytes.sum())  # all outputs and a copy of everything
-    return {
-        "latest_first": graph.topological_order[::-1][graph.kernel[graph.topological_order[::-1]]],
-        "per_stream": 1.0 / cluster.streams,
-        "room": cluster.memory_bytes.astype(np.float64) - most,
-    }
+    variant = ("recorded" if record else "plain") if plain else "any"
+    return Packed(variant, lay_out(FIELDS, numbers, arrays, sizes), tasks)
 
 
 def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:
@@ -269,6 +202,5 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "group_bytes": problem.group_persistent_bytes,
         "latency_s": routes.latency_s,
         "s_per_byte": routes.s_per_byte,
-        **dict.fromkeys(("latest_first", "per_stream", "room"), np.zeros(0)),
         "noise": np.zeros(0) if rules.transfer_factor is None else rules.transfer_factor,
     }

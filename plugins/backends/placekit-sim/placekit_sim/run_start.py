@@ -1,4 +1,4 @@
-"""Prepares a run: the placement, the limit of a trial, the state at time 0; importing this imports numba."""
+"""Prepares a run: the placement, and the state at time 0; importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ from placekit_scheduling.fields import unpacked
 from placekit_scheduling.jit import UNCOUNTED, at
 
 from placekit_sim.layout import FIELDS
-
-_ROUNDING = 1e-9
-"""A run ends early only if its bound is this much above the limit, relatively: bound and time are rounded differently."""
 
 
 def _set_placement(m, device, priority, ranked, peak):
@@ -37,34 +34,6 @@ def _set_placement(m, device, priority, ranked, peak):
     else:  # with copies ahead of their readers, the numbers of tasks do not say which came first
         for v in range(m.n):
             m.rank[v] = 0
-
-
-def _set_limit(m):
-    """Set the work of each device. Returns the limit of a trial with its margin; infinite where memory may be short."""
-    limit = m.limit_s[0] * (1 + _ROUNDING)
-    for d in range(m.size):
-        m.left_s[d] = 0.0
-        if not m.used[d] <= m.room[d]:  # the caller has to know how much memory is missing
-            limit = np.inf
-    for v in range(m.n):
-        m.left_s[at(m.home[v])] += m.op_s[v * m.size + at(m.home[v])]
-    m.worked[0] = 0
-    return limit
-
-
-def _set_tails(m):
-    """Set the seconds on the longest path from each operation to an exit, its own included, with transfers between devices."""
-    for i in range(m.n - m.n_sources):
-        v = at(m.latest_first[i])
-        a, longest = at(m.home[v]), 0.0
-        for x in range(at(m.output_ptr[v]), at(m.output_ptr[v + 1])):
-            for j in range(at(m.consumer_ptr[x]), at(m.consumer_ptr[x + 1])):
-                c = at(m.consumer_op[j])
-                b, tail = at(m.home[c]), m.tail_s[c]
-                if a != b:
-                    tail += m.latency_s[a * m.size + b] + m.tensor_bytes[x] * m.s_per_byte[a * m.size + b]
-                longest = max(longest, tail)
-        m.tail_s[v] = m.op_s[v * m.size + a] + longest
 
 
 def _set_start(m):
@@ -95,6 +64,4 @@ def _set_start(m):
 
 _OPTIONS = {"cache": True, **UNCOUNTED}
 set_placement = unpacked(FIELDS, _set_placement, name="set_placement", **_OPTIONS)
-set_limit = unpacked(FIELDS, _set_limit, name="set_limit", **_OPTIONS)
 set_start = unpacked(FIELDS, _set_start, name="set_start", **_OPTIONS)
-set_tails = unpacked(FIELDS, _set_tails, name="set_tails", **_OPTIONS)

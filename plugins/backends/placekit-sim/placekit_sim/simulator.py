@@ -87,11 +87,10 @@ class SimulatorSession(Session):
         return [pack(self.problem, self._rules(i)) for i in range(self.repetitions)]
 
     def evaluate(self, placements: Placements) -> Measurements:
-        """Simulate a batch. Raises PlacementError if a placement is not one of this problem.
+        """Simulate a batch.
 
         With several repetitions `value_s` is the mean, `spread_s` the standard deviation, and the peak the highest.
         """
-        self.problem.check(placements)
         size = self.problem.cluster.size
         runs = [evaluate_batch(p.kernel(), placements, size, p.tasks, self.threads, self.pool) for p in self.packed]
         values, peaks = np.stack([v for v, _ in runs]), np.stack([p for _, p in runs]).max(axis=0)
@@ -108,7 +107,6 @@ class SimulatorSession(Session):
 
         A multicast send appears once per destination.
         """
-        self.problem.check(placement.batch())
         packed = pack(self.problem, self._rules(0), record=True)
         return record(self.problem, packed, placement.device, placement.priority).schedule(
             self.problem, placement.device
@@ -133,10 +131,8 @@ class SimulatorSession(Session):
         """The compiled evaluation of one placement; None if a value is the mean of several simulations."""
         if self.repetitions > 1:
             return None
-        rules = self._rules(0)
-        packed = pack(self.problem, rules, record=not self.bulk, snapshots=True)
-        trial = pack(self.problem, rules, after=packed) if packed.variant == "recorded" else None
-        return packed.kernel(None if self.bulk else packed.trace, trial)
+        packed = pack(self.problem, self._rules(0), record=not self.bulk)
+        return packed.kernel(None if self.bulk else packed.trace)
 
     def close(self) -> None:
         if self.pool is not None:

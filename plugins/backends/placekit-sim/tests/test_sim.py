@@ -15,7 +15,7 @@ from placekit_sim.simulator import BulkSynchronous, Simulator
 from placekit_testing.strategies import Case, problems, random_placements, random_problem
 from pydantic import ValidationError
 
-from placekit_core import Cluster, PlacementError, Placements, Problem
+from placekit_core import Cluster, Placements, Problem
 
 BACKENDS = (Simulator, BulkSynchronous)
 
@@ -110,14 +110,6 @@ def test_opening_compiles_all_that_a_search_calls(monkeypatch: pytest.MonkeyPatc
         session.kernel()
         session.schedule(problems[multicast].placement(problems[multicast].allowed.argmax(axis=1)))
         assert set(called) <= set(loaded), (backend, options, multicast)
-
-
-def test_a_wrong_placement_is_an_error() -> None:
-    problem = some_problem()
-    session = Simulator().open(problem)
-    for device in (np.full((1, problem.g), problem.cluster.size), np.zeros((1, problem.g + 1), int)):
-        with pytest.raises(PlacementError):
-            session.evaluate(Placements.of(device))
 
 
 def test_noise_is_the_same_for_a_seed() -> None:

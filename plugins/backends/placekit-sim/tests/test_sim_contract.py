@@ -20,6 +20,7 @@ class TestSimulator(BackendContract):
 
 
 class TestSimulatorOnThreads(BackendContract):
+    short = True
     seeds = range(23, 29)  # machines with multicast among them
 
     @pytest.fixture
@@ -28,6 +29,7 @@ class TestSimulatorOnThreads(BackendContract):
 
 
 class TestStreaming(BackendContract):
+    short = True
     seeds = tuple(seed for seed in range(40) if not seeded_problem(seed).cluster.multicast)[:8]
 
     @pytest.fixture
@@ -36,6 +38,8 @@ class TestStreaming(BackendContract):
 
 
 class TestBulkSynchronous(BackendContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return BulkSynchronous

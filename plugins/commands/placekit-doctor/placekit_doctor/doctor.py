@@ -26,32 +26,21 @@ from placekit_core import (
     usable_cores,
 )
 from placekit_core.cli.compose import assembled
-from placekit_core.cli.console import table, wrapped
+from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 from placekit_core.run.config import conf_dir, defaults_list
 from placekit_core.run.entries import Choice, Entry
 from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
-from placekit_doctor.caches import caches
 from placekit_doctor.findings import Finding, fail, ok, warn, working
-from placekit_doctor.licences import licences
 from placekit_doctor.self_test import self_test
-from placekit_doctor.thorough import thorough
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print every check as soon as it is done. Returns 1 if one failed."""
-    parser = Parser("doctor", "Check this installation: versions, devices, plugins, presets, a self-test, caches.")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--thorough", action="store_true", help="also compare the simulator with a second one, minutes")
-    how.add_argument("--licences", action="store_true", help="only list what is installed for placekit, with licences")
-    given = parser.read(argv)
-    doctor = Doctor(registry, given.thorough)
-    if given.licences:
-        rows = [(x.distribution, x.version, x.licence) for x in licences([CORE, *doctor.distributions])]
-        table(("distribution", "version", "licence"), rows, left=3)
-        return 0
+    Parser("doctor", "Check this installation: versions, devices, plugins, presets, and a self-test.").read(argv)
+    doctor = Doctor(registry)
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
         print(title, flush=True)
@@ -104,8 +93,8 @@ def _requirements(distribution: str) -> Iterator[Finding]:
 class Doctor:
     """The checks that look at what is installed."""
 
-    def __init__(self, registry: Registry, thorough: bool = False) -> None:
-        self.registry, self.thorough = registry, thorough
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
 
     @cached_property
     def loaded(self) -> list[tuple[Entry, type[Any] | PluginError]]:
@@ -127,7 +116,6 @@ class Doctor:
 
     def sections(self) -> dict[str, Callable[[], Iterator[Finding]]]:
         """The checks, by title."""
-        second = {"second opinion": lambda: thorough(self.loaded)} if self.thorough else {}
         return {
             "versions": self.versions,
             "devices": self.devices,
@@ -135,8 +123,6 @@ class Doctor:
             "configuration": self.configuration,
             "current folder": _folder,
             "self-test": lambda: self_test(self.loaded),
-            **second,
-            "caches": lambda: caches([cls for _, cls in self.loaded if isinstance(cls, type)]),
         }
 
     def versions(self) -> Iterator[Finding]:
@@ -199,8 +185,7 @@ class Doctor:
                 yield fail(f"command {name!r} is defined {len(found)} times: {owners}", "uninstall one of them")
             for entry in found:
                 try:
-                    for target in filter(None, (entry.command.target, entry.command.completer)):
-                        entry.load(target)
+                    entry.load()
                 except PluginError as e:
                     yield fail(e.message, e.hint)
 

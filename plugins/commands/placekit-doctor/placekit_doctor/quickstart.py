@@ -6,11 +6,10 @@ import contextlib
 import io
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from placekit_core import ClusterError, PlacekitError, PluginError, Registry
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.cluster import load_cluster
@@ -49,11 +48,6 @@ def main(argv: list[str], registry: Registry) -> int:
     for command in ([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []) + [*NEXT]:
         print(f"  {command}")
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word) if not words else ()
 
 
 def this_or_example(registry: Registry) -> tuple[str, str]:

@@ -27,7 +27,6 @@ from placekit_core import (
 )
 from placekit_core.contracts.units import seconds
 from placekit_core.run.config import Streams
-from placekit_core.run.contained import Overdue
 from placekit_core.run.entries import Entry
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_doctor.findings import Finding, fail, ok, warn, working
@@ -79,7 +78,7 @@ def _policy(entry: Entry, problem: Problem, backend: Backend) -> Finding:
         again, _ = _place(entry, problem, backend)
     except NotApplicable as e:
         return ok(f"{name} does not take the self-test's program: {e.message}")
-    except (Exception, Overdue) as e:
+    except Exception as e:
         return fail(f"{name}: {type(e).__name__}: {e}", hint)
     text = f"{name} finds {seconds(first.value_s)}, proven bound {seconds(bound)}"
     if bound is not None and first.value_s < bound:

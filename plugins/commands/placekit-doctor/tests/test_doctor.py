@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_doctor import caches, doctor, findings, licences, self_test, thorough
+from placekit_doctor import doctor, findings, self_test
 from placekit_doctor.doctor import Doctor
 
 from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
@@ -21,10 +18,6 @@ from placekit_core.run.registry import CORE, discover
 from tests import venvs
 
 CLUSTERS = len(list((conf_dir() / "cluster").glob("*.yaml")))
-
-KERNEL = "from numba import njit\nfrom {package}.rules import FACTOR, double\n"
-KERNEL += "@njit(cache=True)\ndef scaled(x):\n    return double(x) * FACTOR\nscaled(2.0)\n"
-RULES = "from numba import njit\nFACTOR = 3.0\n@njit(cache=True)\ndef double(x):\n    return x + x\n"
 
 
 def texts(found: object, level: str) -> list[str]:
@@ -57,7 +50,7 @@ def test_the_core_alone(tmp_path: Path) -> None:
     assert " pip install placekit " in out
     assert f"warn presets are only read, not composed: cluster {CLUSTERS}" in out
     assert "warn not possible: no simulated backend is installed" in out
-    assert "ok placekit-doctor: command completion, command doctor, command quickstart" in out
+    assert "ok placekit-doctor: command doctor, command quickstart" in out
     assert "torch" not in out
     assert out.endswith("0 failed, 3 warnings: see the hint below each line")
 
@@ -217,16 +210,15 @@ def test_commands_that_cannot_be_used() -> None:
     registry.add(
         "a", Contributes(command(), command(name="y", target="placekit_doctor.doctor:gone")), "placekit-a", "1"
     )
-    registry.add("b", Contributes(command(), command(name="z", completer="no_such_module:f")), "placekit-b", "2")
-    twins, gone, completer = texts(Doctor(registry).plugins(), "fail")
+    registry.add("b", Contributes(command()), "placekit-b", "2")
+    twins, gone = texts(Doctor(registry).plugins(), "fail")
     assert twins == "command 'x' is defined 2 times: placekit-a 1 and placekit-b 2"
     assert gone.startswith("command 'y' of placekit-a 1 is broken: AttributeError")
-    assert completer.startswith("command 'z' of placekit-b 2 is broken: ModuleNotFoundError")
 
 
 def test_what_plugins_contribute() -> None:
     found = texts(Doctor(installed()).plugins(), "ok")
-    assert "placekit-doctor: command completion, command doctor, command quickstart" in found
+    assert "placekit-doctor: command doctor, command quickstart" in found
     for distribution, own in (
         ("placekit-partitioning", "a library"),
         ("placekit-report", "command report, logger report"),
@@ -365,133 +357,3 @@ def test_without_a_simulator_there_is_no_self_test() -> None:
     [found] = self_test.self_test([(entry("x"), Fine)])
     assert found.level == "warn"
     assert "no simulated backend is installed" in found.text
-
-
-# compiled functions on disk
-
-
-@pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A package with a function that takes a constant and a function from another file; and its check."""
-    package = f"doctored_{tmp_path.name}"
-    folder = tmp_path / package
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "rules.py").write_text(RULES)
-    (folder / "kernel.py").write_text(KERNEL.format(package=package))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[0] = {str(tmp_path)!r}; import {package}.kernel"], check=True
-    )
-    __import__(f"{package}.kernel")
-    return folder, lambda: list(caches.caches([type("C", (), {"__module__": f"{package}.kernel"})]))
-
-
-def own(found: list[findings.Finding], folder: Path) -> list[findings.Finding]:
-    return [f for f in found if str(folder) in f.text + f.hint]
-
-
-def test_compiled_functions_are_counted(compiled) -> None:
-    folder, check = compiled
-    [found] = own(check(), folder)
-    files = list((folder / "__pycache__").glob("*.nb[ic]"))
-    assert found.level == "ok"
-    assert found.text.startswith(f"2 compiled functions, {len(files)} files, ")
-    assert len(files) == 4
-
-
-def test_functions_that_have_changed_are_told_apart(compiled) -> None:
-    folder, check = compiled
-    (folder / "__pycache__" / f"kernel.scaled-99.py{sys.version_info.major}{sys.version_info.minor}.1.nbc").write_bytes(
-        b"x" * 2**20
-    )
-    assert "1.0 MiB of functions that have changed since" in own(check(), folder)[0].text
-
-
-def test_cache_elsewhere_and_not_writable(compiled, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, check = compiled
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "/somewhere")
-    monkeypatch.setattr("os.access", lambda *_: False)
-    found = check()
-    assert found[0].text == "NUMBA_CACHE_DIR is /somewhere"
-    [warned] = own(found, folder)
-    assert warned.level == "warn"
-    assert "cannot be written to" in warned.text
-
-
-# the second opinion
-
-
-def backends() -> list[tuple[Entry, type]]:
-    """The simulating backends that are installed."""
-    return [(e, e.load()) for e in (installed().get("backend", name) for name in thorough.NAMES)]
-
-
-def test_a_second_opinion_agrees() -> None:
-    found = list(thorough.thorough(backends(), 3, 2))
-    assert [f.level for f in found] == ["ok", "ok"]
-    assert found[0].text.startswith("3 random executions agree with the second opinion in value, memory and every")
-
-
-def test_a_second_opinion_finds_a_value_that_is_not_by_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = backends()
-    opened = both[0][1].open
-
-    def late(self, problem, executable=None):
-        session = opened(self, problem, executable)
-        schedule = session.schedule
-        session.schedule = lambda placement: replace(schedule(placement), value_s=schedule(placement).value_s + 1)
-        return session
-
-    monkeypatch.setattr(both[0][1], "open", late)
-    found = next(thorough.thorough(both, 5, 0))
-    assert found.level == "fail"
-    assert "(seed 0): the schedule takes " in found.text
-    assert "reinstall placekit-sim" in found.hint
-
-
-def test_a_second_opinion_needs_the_simulator() -> None:
-    [found] = thorough.thorough([], 1, 1)
-    assert (found.level, found.hint) == ("warn", "pip install placekit-sim")
-
-
-def test_the_second_opinion_is_asked_for_by_an_option() -> None:
-    assert "second opinion" not in Doctor(installed()).sections()
-    assert "second opinion" in Doctor(installed(), thorough=True).sections()
-
-
-# licences
-
-
-def test_licences_of_what_is_installed(placekit) -> None:
-    done = placekit("doctor", "--licences")
-    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in done.out.splitlines() if line[:1] != " "}
-    assert done.code == 0
-    assert rows["placekit-core"] == ["0.1.0", "Apache-2.0"]
-    assert rows["pydantic"][1] == "MIT"
-    assert "numpy" in rows
-    assert "versions" not in done.out.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ("License-Expression: MIT AND 0BSD\nLicense: other", "MIT AND 0BSD"),
-        ("License: BSD\nClassifier: License :: OSI Approved :: MIT License", "BSD"),
-        (
-            "License: " + "text of a licence " * 9 + "\nClassifier: License :: OSI Approved :: MIT License",
-            "MIT License",
-        ),
-        ("License: UNKNOWN", "not said"),
-        ("Summary: nothing", "not said"),
-    ],
-)
-def test_how_a_licence_is_named(fields: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "made_up-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.4\nName: made-up\nVersion: 1.0\nRequires-Dist: absent-one\n{fields}\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert licences.licences(["made-up"]) == [licences.Licence("made-up", "1.0", expected)]

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from placekit_doctor.completion import complete
 from placekit_doctor.quickstart import FILES, NEXT
 
-from placekit_core import ClusterError, installed, load_cluster, place
+from placekit_core import ClusterError, load_cluster, place
 
 computers = pytest.importorskip("placekit_inspect.computer")
 Computer, Gpu, Processor = computers.Computer, computers.Gpu, computers.Processor
@@ -130,10 +129,3 @@ def test_the_commands_run(placekit, tmp_path: Path) -> None:
     assert result["fits"]
     assert json.loads(printed[1]) == json.loads((tmp_path / "device_map.json").read_text())
     assert f"{result['value_s'] * 1e3:.2f} ms" in printed[2]
-
-
-def test_folders_are_completed(placekit, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "words.yaml").write_text("")
-    assert complete("placekit quickstart wo", registry=installed()) == ["work/"]
-    assert complete("placekit quickstart work ", registry=installed()) == []

@@ -1,4 +1,4 @@
-"""Commands that show graphs, bounds and machines. Importing this module is light."""
+"""Commands that show graphs, bounds and machines, and that measure how far the machine model is right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def placekit_this_computer() -> Cluster:
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`graph show`, `graph export`, `graph import`, `bounds`, `cluster show`, `cluster new`, `cluster detect`."""
+    """Commands about graphs, bounds and machines."""
     return [
         Command(
             name="graph show",
@@ -28,7 +28,6 @@ def placekit_commands() -> list[Command]:
             summary="a program's graph in numbers; -m: a table of several",
             target="placekit_inspect.graph:show_command",
             group="look",
-            completer="placekit_inspect.graph:complete_show",
         ),
         Command(
             name="graph export",
@@ -36,7 +35,6 @@ def placekit_commands() -> list[Command]:
             summary="write a program's graph to a file",
             target="placekit_inspect.graph:export_command",
             group="look",
-            completer="placekit_inspect.graph:complete_export",
         ),
         Command(
             name="graph import",
@@ -44,7 +42,6 @@ def placekit_commands() -> list[Command]:
             summary="read a graph file, check it, and write it as OUT",
             target="placekit_inspect.graph:import_command",
             group="look",
-            completer="placekit_inspect.graph:complete_import",
         ),
         Command(
             name="bounds",
@@ -52,7 +49,6 @@ def placekit_commands() -> list[Command]:
             summary="proven lower bounds of the makespan, by argument",
             target="placekit_inspect.bounds:main",
             group="look",
-            completer="placekit_inspect.bounds:complete",
         ),
         Command(
             name="cluster show",
@@ -60,7 +56,6 @@ def placekit_commands() -> list[Command]:
             summary="the machines that ship, or one of them in detail",
             target="placekit_inspect.cluster:main",
             group="look",
-            completer="placekit_inspect.cluster:complete",
         ),
         Command(
             name="cluster new",
@@ -68,7 +63,6 @@ def placekit_commands() -> list[Command]:
             summary="a cluster file from a machine in words, to edit",
             target="placekit_inspect.cluster_new:main",
             group="look",
-            completer="placekit_inspect.cluster_new:complete",
         ),
         Command(
             name="cluster detect",
@@ -76,6 +70,19 @@ def placekit_commands() -> list[Command]:
             summary="a cluster file of this computer: GPUs, links, CPU",
             target="placekit_inspect.cluster_detect:main",
             group="look",
-            completer="placekit_inspect.cluster_detect:complete",
+        ),
+        Command(
+            name="cluster profile",
+            usage="OUT_DIR [OPTION=VALUE ...]",
+            summary="measure this machine and a program's operations",
+            target="placekit_inspect.cluster_profile:main",
+            group="measure",
+        ),
+        Command(
+            name="fidelity",
+            usage="OUT_DIR [OPTION=VALUE ...]",
+            summary="simulated beside measured seconds of placements",
+            target="placekit_inspect.fidelity:main",
+            group="measure",
         ),
     ]

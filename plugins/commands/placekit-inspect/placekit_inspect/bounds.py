@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from placekit_scheduling import ROUNDING, all_bounds, binding_argument, offload_bound
 
 from placekit_core import ConfigError, Problem, Program, Registry
 from placekit_core.cli import console
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import seconds
@@ -45,11 +43,6 @@ def _problem(parts: Assembly, program: Program) -> Problem:
                 f"backend {backend.name!r} claims no bound with these options", "with noise, nothing is proven"
             )
     return problem
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.options(words, word)
 
 
 def show(problem: Problem, offloads: bool = False) -> None:

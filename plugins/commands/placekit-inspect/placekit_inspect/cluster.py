@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from placekit_core import UNLIMITED, Cluster, ClusterError, Registry, load_cluster, unknown
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import facts, table, wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.cluster import DeviceKind
@@ -33,13 +30,6 @@ def main(argv: list[str], registry: Registry) -> int:
     registry.check_choices({"cluster": name})
     show(load_cluster(paths.get(name, name)))
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    if not words:
-        yield from completion.whole(p.name for p in completion.registry.presets() if p.group == "cluster")
-        yield from completion.paths(word, (".yaml", ".yml"))
 
 
 def show(cluster: Cluster) -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from placekit_core import Cluster, ClusterError, Registry
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml
 from placekit_core.contracts.units import count, mebibytes
 from placekit_inspect.cluster_new import comment, figure, kind_lines, withheld_lines, write_or_print
 from placekit_inspect.computer import Computer, Gpu, Processor, read_computer
-from placekit_inspect.parts import Parts, parts
+from placekit_inspect.data_sheets import Parts, parts
 
 HEAD = (
     "This computer, as `placekit cluster detect` reads it. From nvidia-smi and Linux: names, memory, PCIe generations and"
@@ -53,12 +52,6 @@ def main(argv: list[str], registry: Registry) -> int:
         raise ClusterError(f"{out} does not end in .yaml", "give the file a name in .yaml")
     write_or_print(out, lambda: computer_file(read_computer(), out.stem if out else "here"))
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    if not words:
-        yield from completion.paths(word, (".yaml", ".yml"))
 
 
 def this_computer() -> Cluster:

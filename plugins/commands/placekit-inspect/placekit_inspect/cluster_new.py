@@ -6,20 +6,19 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from placekit_core import Cluster, ClusterError, Registry
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import table, wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml, write_atomically
 from placekit_core.contracts.units import count, mebibytes
-from placekit_inspect.machine_text import HOW, Box, Machine, read_machine
-from placekit_inspect.parts import LinkPart, Parts, parts
+from placekit_inspect.data_sheets import LinkPart, Parts, parts
+from placekit_inspect.machine_words import HOW, Box, Machine, read_machine
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
@@ -63,11 +62,6 @@ def write_or_print(out: Path | None, content: Callable[[], str]) -> None:
     except OSError as e:
         raise ClusterError(f"cannot write {out}: {e.strerror}") from None
     print(f"written to {out}; place on it with `placekit run cluster={quoted(str(out))}`")
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word, (".yaml", ".yml")) if words else completion.whole(parts().kinds)
 
 
 def show_parts(known: Parts) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ import numpy as np
 from placekit_core import ConfigError, Graph, GraphError, Importer, Labels, Problem, Program, Registry
 from placekit_core.cli import console
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.graph import Column
@@ -116,23 +115,6 @@ def writer_of(path: Path, registry: Registry) -> type[Importer]:
         )
     cls: type[Importer] = registry.get("importer", names[0]).load()
     return cls
-
-
-def complete_show(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    if "=" not in word:
-        yield from completion.paths(word, tuple(endings(completion.registry)))
-    yield from completion.options(words, word)
-
-
-def complete_export(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.options(words, word) if words else completion.paths(word, tuple(endings(completion.registry)))
-
-
-def complete_import(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.paths(word, tuple(endings(completion.registry)))
 
 
 def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_inspect.cluster_new import cluster_file, figure, kind_lines
-from placekit_inspect.machine_text import LANES, read_machine
-from placekit_inspect.parts import parts
+from placekit_inspect.data_sheets import parts
+from placekit_inspect.machine_words import LANES, read_machine
 
 from placekit_core import Cluster, ClusterError, installed, load_cluster
 from placekit_core.contracts.cluster import DeviceKind, Efficiency

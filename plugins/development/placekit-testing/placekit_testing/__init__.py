@@ -46,6 +46,5 @@ def placekit_commands() -> list[Command]:
             summary="write a package with a working component",
             target="placekit_testing.new_plugin:main",
             group="install and extend",
-            completer="placekit_testing.new_plugin:complete",
         )
     ]

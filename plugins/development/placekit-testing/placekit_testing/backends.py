@@ -25,7 +25,7 @@ from placekit_core import (
 )
 from placekit_testing import schedules
 from placekit_testing.children import in_children
-from placekit_testing.contract import Contract, Make, hook
+from placekit_testing.contract import Contract, Make, hook, in_short
 from placekit_testing.evaluations import (
     check_kernel,
     check_same,
@@ -98,6 +98,7 @@ class BackendContract(Contract, defines_checks=True):
                 result = session.evaluate(seeded_placements(problem, 5, priorities=priorities))
                 check_shapes(result, 5, problem.cluster.size)
 
+    @in_short
     def test_values_are_seconds(self, make: Make) -> None:
         """A value is finite and not negative, or NaN with an error that says why; peaks, spreads are not negative."""
         for problem, session in self._sessions(make):
@@ -130,6 +131,7 @@ class BackendContract(Contract, defines_checks=True):
         if backend.objective == "makespan":
             assert result.value_s[0] == 0, f"nothing takes {result.value_s[0]} s"
 
+    @in_short
     def test_batch_equals_one_by_one(self, make: Make) -> None:
         """If deterministic: a placement has the same value alone, in a batch, and among other placements."""
         for problem, session in self._sessions(make, deterministic=True):
@@ -214,6 +216,7 @@ class BackendContract(Contract, defines_checks=True):
             first = evaluate_once(backend, problem, executable, placements)
             check_same(evaluate_once(type(backend)(options), problem, executable, placements), first)
 
+    @in_short
     def test_other_processes_give_the_same(self, make: Make) -> None:
         """If simulated: two new processes with other hash seeds give the same bits; both run at once if `parallel`."""
         backend = make()
@@ -226,6 +229,7 @@ class BackendContract(Contract, defines_checks=True):
             found = in_children(backend, values_digest, seeds, hash_seeds=at_once)
             assert set(found) == {values_digest(backend, seeds)}, "other values in another process"
 
+    @in_short
     def test_out_of_memory_is_a_value(self, make: Make) -> None:
         """A placement that needs more than a device's memory does not fit; in a simulation, its peak is above the memory."""
         found = self.too_large(make)
@@ -239,6 +243,7 @@ class BackendContract(Contract, defines_checks=True):
             peak, memory = result.peak_bytes[:, 0], problem.cluster.memory_bytes[0]
             assert np.all(peak > memory), f"the peaks are {peak}, not above {memory}"
 
+    @in_short
     def test_peaks_hold_what_is_persistent(self, make: Make) -> None:
         """If simulated: the peak of each device is at least the persistent bytes of the operations on it."""
         for problem, session in self._simulated(make, ()):
@@ -267,6 +272,7 @@ class BackendContract(Contract, defines_checks=True):
             if make().simulated:
                 assert np.all(result.fits[within]), "a placement whose peaks are within the memory does not fit"
 
+    @in_short
     def test_no_value_beats_the_bound(self, make: Make) -> None:
         """If a session proves a lower bound, no placement is below it, not even the only one on a single device."""
         found = list(self._problems(make))
@@ -282,6 +288,7 @@ class BackendContract(Contract, defines_checks=True):
             least = float(np.nanmin(np.append(values, np.inf)))
             assert least >= bound, f"{least} s is below the bound of {bound} s"
 
+    @in_short
     def test_no_value_is_below_the_load(self, make: Make) -> None:
         """If simulated: a value is at least the seconds of a device's operations, divided by its streams."""
         for problem, session in self._simulated(make, _LOADS):
@@ -294,6 +301,7 @@ class BackendContract(Contract, defines_checks=True):
                 load = np.bincount(home, seconds, minlength=problem.cluster.size) / problem.cluster.streams
                 assert value >= load.max() * (1 - ROUNDING), f"{value} s is below the load of a device, {load.max()} s"
 
+    @in_short
     def test_one_device_takes_the_sum(self, make: Make) -> None:
         """If simulated: one device with one stream takes the sum of its operations' seconds, or at least that if blocking."""
         for problem, _ in self._simulated(make, _SUMS):
@@ -320,17 +328,20 @@ class BackendContract(Contract, defines_checks=True):
             schedules.check_columns(problem, placement, schedule, self._clock_s(make))
             schedules.check_rounds(problem, schedule)
 
+    @in_short
     def test_operations_wait_for_their_inputs(self, make: Make) -> None:
         """No operation starts before its inputs are there: each producer, or the transfer to its device, has ended."""
         views = {p.fingerprint: e.views if e is not None else {} for p, e in self._problems(make)}
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_inputs(problem, schedule, views[problem.fingerprint], self._clock_s(make))
 
+    @in_short
     def test_transfers_wait_for_their_tensors(self, make: Make) -> None:
         """A transfer starts after its tensor was written, and goes from its producer's device to another device."""
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_transfers(problem, schedule, self._clock_s(make))
 
+    @in_short
     def test_streams_run_one_operation_at_a_time(self, make: Make) -> None:
         """Kernels on one stream do not overlap, and a device has no more streams than its cluster says."""
         for problem, _, _, schedule in self._schedules(make):
@@ -348,6 +359,7 @@ class BackendContract(Contract, defines_checks=True):
         for problem, session, _, schedule in self._schedules(make):
             schedules.check_transfer_seconds(problem, schedule, session.prefetch is not None)
 
+    @in_short
     def test_schedule_agrees_with_the_value(self, make: Make) -> None:
         """If simulated and deterministic: the schedule has the value of `evaluate`; a makespan is the schedule's last end."""
         if not ((backend := make()).simulated and backend.deterministic):
@@ -359,6 +371,7 @@ class BackendContract(Contract, defines_checks=True):
                 end = schedule.op_end_s[problem.graph.kernel].max(initial=0.0)
                 assert end == value, f"the last operation ends at {end} s, the makespan is {value} s"
 
+    @in_short
     def test_priorities_matter_only_if_it_says_so(self, make: Make) -> None:
         """If deterministic: a session that says that priorities do not matter gives the same values with them and without."""
         for problem, session in self._sessions(make, deterministic=True):
@@ -366,6 +379,7 @@ class BackendContract(Contract, defines_checks=True):
                 pytest.skip("priorities may matter on this backend")
             check_unordered(problem, session)
 
+    @in_short
     def test_kernel_equals_evaluate(self, make: Make) -> None:
         """If a session offers a compiled evaluation, it gives the same bits as `evaluate`."""
         for problem, session in self._sessions(make):
@@ -373,6 +387,7 @@ class BackendContract(Contract, defines_checks=True):
                 pytest.skip("this backend offers no compiled evaluation")
             check_kernel(problem, session, kernel)
 
+    @in_short
     def test_trace_says_why_everything_started(self, make: Make) -> None:
         """If a compiled evaluation leaves a trace: its times are the schedule's; tasks start when their causes end, or at 0."""
         traced = [check_trace(problem, session) for problem, session in self._sessions(make)]

@@ -209,6 +209,14 @@ class FakeSession(Session):
             self._kernel = kernel_of(self.problem, self.largest_bytes, self.failing)
         return self._kernel
 
+    def loads(self) -> Any:
+        """The sum of each device's groups, whose largest is never above the value: for policies that solve for loads."""
+        from placekit_scheduling.loads import Loads
+
+        p = self.problem
+        bytes_ = p.group_persistent_bytes.astype(np.float64)
+        return Loads(p.group_s, (), (), (), bytes_, self.largest_bytes, (), exact=False)
+
     def _value_s(self, device: NDArray[np.int16]) -> NDArray[np.float64]:
         """[b] seconds for devices [b, g], added up in the order of the groups, as in the kernel."""
         total = np.zeros(len(device))

@@ -10,7 +10,7 @@ import pytest
 
 from placekit_core import PHASES, Graph, GraphBuilder, Grouper, Grouping, Labels, Problem, strongly_connected
 from placekit_testing.children import digest, in_children
-from placekit_testing.contract import Contract, Make
+from placekit_testing.contract import Contract, Make, in_short
 from placekit_testing.observed import global_random
 from placekit_testing.strategies import machine, random_graph, random_step
 
@@ -41,6 +41,7 @@ class GrouperContract(Contract, defines_checks=True):
                 assert len(grouping.names) == grouping.count, f"{graph}: {len(grouping.names)} names"
                 assert all(grouping.names), f"{graph}: a group has an empty name"
 
+    @in_short
     def test_co_located_operations_stay_together(self, make: Make) -> None:
         """Operations that must share a device are in one group."""
         for graph, grouping in _grouped(make):
@@ -48,6 +49,7 @@ class GrouperContract(Contract, defines_checks=True):
                 groups = np.unique(grouping.group_of[graph.colocate == tied])
                 assert len(groups) == 1, f"{graph}: co-located operations are in the groups {groups.tolist()}"
 
+    @in_short
     def test_forward_phase_is_acyclic(self, make: Make) -> None:
         """If `acyclic` promises it, no groups wait for each other in the forward phase."""
         if not make().acyclic:
@@ -62,11 +64,13 @@ class GrouperContract(Contract, defines_checks=True):
             waiting = np.flatnonzero(np.bincount(component)[component] > 1)
             assert not len(waiting), f"{graph}: the groups {waiting.tolist()} wait for each other"
 
+    @in_short
     def test_every_group_has_a_device(self, make: Make) -> None:
         """On a machine with CPU and GPU, no group mixes CPU-only operations with GPU-only ones."""
         for graph, grouping in _grouped(make):
             Problem.of(graph, machine(), grouping)  # raises an error that names a group that no device may run
 
+    @in_short
     def test_limit_is_kept(self, make: Make) -> None:
         """The option that limits the number of groups is kept if every operation may run anywhere."""
         option = self.limit_option
@@ -80,6 +84,7 @@ class GrouperContract(Contract, defines_checks=True):
                 count = _group(make, anywhere, **{option: limit}).count
                 assert count <= limit, f"{graph}: {count} groups, not {limit}"
 
+    @in_short
     def test_same_seed_same_groups(self, make: Make) -> None:
         """Groups depend on the graph, the options and the given generator; numpy's and Python's generators are not used."""
         for graph, grouping in _grouped(make):

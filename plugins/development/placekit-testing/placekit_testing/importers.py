@@ -28,7 +28,7 @@ from placekit_core import (
 )
 from placekit_core.run.detection import HEAD_BYTES
 from placekit_testing.children import digest, in_children
-from placekit_testing.contract import Contract, Make, entry_of, needs
+from placekit_testing.contract import Contract, Make, entry_of, in_short, needs
 from placekit_testing.strategies import machine
 
 _last: dict[tuple[type, str], tuple[Importer, list[Program]]] = {}  # the last importer only: loading may take seconds
@@ -107,11 +107,13 @@ class ImporterContract(Contract, defines_checks=True):
                 column = getattr(graph, key)
                 assert np.all(np.isfinite(column) & (column >= 0)), f"{graph.name}: {key} is negative or not finite"
 
+    @in_short
     def test_graphs_are_valid(self, make: Make) -> None:
         """All other rules of `Graph` hold, too: sources read nothing, only co-located operations share memory, ..."""
         for graph in _graphs(make):
             validate_graph(graph.replace())  # a copy, without the values that the graph has cached
 
+    @in_short
     def test_loading_twice_gives_the_same(self, make: Make) -> None:
         """Another importer with the same options loads the same graphs, in the same order."""
         first, again = _loaded(make)[1], make().load()
@@ -134,6 +136,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert again.attributes == graph.attributes, f"{graph.name}: the file has other attributes"
             assert again.fingerprint == graph.fingerprint
 
+    @in_short
     def test_programs_can_be_placed(self, make: Make) -> None:
         """A problem can be made from each program, with the program's own costs and machine if it has them."""
         for program in _loaded(make)[1]:
@@ -212,6 +215,7 @@ class ImporterContract(Contract, defines_checks=True):
                 assert base not in executable.views, f"{graph.name}: {tensor} is a view of the view {base}"
 
     @needs("executable", "executes")
+    @in_short
     def test_updates_renew_sources(self, make: Make) -> None:
         """`updates` maps tensors of sources to tensors that kernels write."""
         for graph, executable in self._executables(make):
@@ -221,6 +225,7 @@ class ImporterContract(Contract, defines_checks=True):
                 assert graph.kernel[graph.tensor_producer[new]], f"{graph.name}: no kernel writes {new}"
 
     @needs("executable", "executes")
+    @in_short
     def test_results_can_be_read(self, make: Make) -> None:
         """`results` names existing tensors, and `result` makes each result from the tensors that a run keeps."""
         for graph, executable in self._executables(make):
@@ -238,6 +243,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert not wrong, f"{graph.name}: random operation {wrong[0]} is no kernel"
 
     @needs("executable", "executes")
+    @in_short
     def test_steps_differ_by_random_operations(self, make: Make) -> None:
         """If two steps from the same values have different results, `random_ops` names the random operations."""
         for graph, executable in self._executables(make):
@@ -246,6 +252,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert executable.random_ops or not differ, f"{graph.name}: {differ[0]!r} differs, and nothing is random"
 
     @needs("executable", "executes")
+    @in_short
     def test_values_have_their_bytes(self, make: Make) -> None:
         """Values that operations read or a step updates have the bytes in the graph's `tensor_bytes`; a view has its own."""
         for graph, executable in self._executables(make):
@@ -268,6 +275,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert not _differ(_all_bits(run(values)), made), f"{graph.name}: the second run gives other bits"
 
     @needs("executable", "executes")
+    @in_short
     def test_running_keeps_what_is_asked_for(self, make: Make) -> None:
         """A function compiled with `keep` returns the tensors in `keep`, and no others."""
         for graph, executable in self._executables(make):
@@ -276,6 +284,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert found == keep, f"{graph.name}: gives the tensors {sorted(found)}, asked for {sorted(keep)}"
 
     @needs("executable", "executes")
+    @in_short
     def test_fused_kernels_equal_single_ones(self, make: Make) -> None:
         """All kernels in one function give the same bits as one function per kernel, also in a later step."""
         for graph, executable in self._executables(make):
@@ -293,6 +302,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert not wrong, f"{graph.name}: other bits of {wrong[0]!r}"
 
     @needs("executable", "executes")
+    @in_short
     def test_recipe_rebuilds_the_program(self, make: Make) -> None:
         """If there is a recipe, its importer and options load a program with the same fingerprint and initial values."""
         found = [(g, e) for g, e in self._executables(make) if e.recipe]

@@ -23,7 +23,7 @@ from placekit_core import (
 )
 from placekit_core.contracts.interfaces import Ability, Plugin
 from placekit_testing import fakes
-from placekit_testing.contract import Make, needs
+from placekit_testing.contract import Make, in_short, needs
 from placekit_testing.policies import PolicyContract
 
 EPISODES = 5
@@ -90,6 +90,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             for name, rows in r.extra.items():
                 assert isinstance(rows, np.ndarray), f"extra[{name!r}] is no array"
 
+    @in_short
     def test_rollouts_have_probabilities(self, make: Make) -> None:
         """Log-probabilities are finite and not above 0, entropies finite and not below 0, with and without exploration."""
         for problem in (fakes.diamond(), fakes.mixed(), fakes.diamond(devices=1)):
@@ -106,6 +107,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         problem = fakes.mixed()
         problem.check(self.drawn(self.learner(make, problem), problem).placements)
 
+    @in_short
     def test_placements_agree_with_decisions(self, make: Make) -> None:
         """Each group is where its last decision put it, else where the episode started; -1 only after an episode's end."""
         problem = fakes.chain()
@@ -120,6 +122,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert (expected >= 0).all(), "a group was never decided about, and the episode starts from nothing"
         assert np.array_equal(r.placements.device, expected), "the placements are not where the decisions lead"
 
+    @in_short
     def test_same_generator_same_rollouts(self, make: Make) -> None:
         """Equal parameters and generators give equal episodes; another generator gives other episodes."""
         problem = fakes.chain()
@@ -157,6 +160,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape), 0.1))
 
     @needs("recomputes_log_prob")
+    @in_short
     def test_gradients_match_finite_differences(self, make: Make) -> None:
         """Gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy), tested in random directions."""
         for problem in (fakes.mixed(), fakes.diamond()):
@@ -186,6 +190,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         return _agrees(policy, gradient, objective, f"entropy_weight {entropy_weight}")
 
     @needs("reports_kl")
+    @in_short
     def test_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
         """If `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
         for problem in (fakes.mixed(), fakes.diamond()):
@@ -205,6 +210,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         policy.apply(self._small(policy.gradients(problem, r, np.ones(r.log_prob.shape))))
         assert policy.log_prob(problem, r)[r.group >= 0].sum() > before, "the step made them less probable"
 
+    @in_short
     def test_rewarded_decisions_become_frequent(self, make: Make) -> None:
         """Steps along gradients weighted by how often episodes use certain devices make the policy use them more."""
         problem = fakes.chain()
@@ -242,6 +248,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                 added = 0.25 if key == name else 0.0
                 assert np.allclose(values, before[key] + added, rtol=0, atol=1e-5), f"apply to {name!r}: {key!r}"
 
+    @in_short
     def test_state_dict_round_trip(self, make: Make) -> None:
         """Another instance with the loaded parameters has the same parameters and the same episodes."""
         problem = fakes.chain()
@@ -265,6 +272,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                 assert name in str(error.value), f"the error does not name {name!r}: {error.value}"
 
     @needs("recomputes_log_prob")
+    @in_short
     def test_log_prob_is_that_of_the_rollouts(self, make: Make) -> None:
         """If `recomputes_log_prob` is claimed: at unchanged parameters, `log_prob` equals that of the rollouts, [b, T]."""
         problem = fakes.mixed()
@@ -305,6 +313,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert losses[-1] < losses[0], f"the loss went from {losses[0]:.6g} to {losses[-1]:.6g}"
 
     @needs("teaches")
+    @in_short
     def test_teaches(self, make: Make) -> None:
         """If `teaches` is claimed: `imitate` on one lesson helps with later lessons; equal generators give equal lessons."""
         problem = fakes.chain()
@@ -321,6 +330,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert after < before, f"the loss of later lessons went from {before:.6g} to {after:.6g}"
 
     @needs("follows")
+    @in_short
     def test_rollouts_near_a_placement(self, make: Make) -> None:
         """If `follows` is claimed: episodes are near the placement (with `explore` 0, equal to it); only draws are learned."""
         problem = fakes.independent(20)

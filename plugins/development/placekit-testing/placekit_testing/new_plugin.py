@@ -10,11 +10,9 @@ import keyword
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from placekit_core import ConfigError, PlacekitError, Registry, __version__, unknown
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 
@@ -44,11 +42,6 @@ def main(argv: list[str], registry: Registry) -> int:
     print(f"  placekit run {choice}")
     print(f"  pytest {shlex.quote(str(folder))}")
     return 0
-
-
-def complete(words: list[str], word: str, completion: Completion) -> Iterator[str]:
-    """Candidates for the shell; see `placekit_core.Command`."""
-    yield from completion.whole(KINDS if not words else ())
 
 
 def write(kind: str, name: str, parent: Path, registry: Registry) -> Path:

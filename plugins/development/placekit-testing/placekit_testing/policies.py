@@ -16,7 +16,7 @@ from placekit_core import BudgetExhausted, Grouping, Ledger, Placement, Policy, 
 from placekit_core.contracts.interfaces import Plugin
 from placekit_testing import fakes
 from placekit_testing.children import digest, in_children
-from placekit_testing.contract import Contract, Make, needs
+from placekit_testing.contract import Contract, Make, in_short, needs
 from placekit_testing.observed import (
     Recorder,
     assert_unchanged,
@@ -108,6 +108,7 @@ class PolicyContract(Contract, defines_checks=True):
         problem.check(placement.batch())
         return Played(placement, task)
 
+    @in_short
     def test_allowed_devices(self, make: Make) -> None:
         """On a mixed machine, every group is on an existing device that may run it."""
         for compiled in BACKENDS:
@@ -153,6 +154,7 @@ class PolicyContract(Contract, defines_checks=True):
         """If every operation is a group of its own, all operations of a chain are placed."""
         self.play(make, fakes.chain())
 
+    @in_short
     def test_groups_of_several_operations(self, make: Make) -> None:
         """If groups hold several operations (at least co-located ones), the groups are placed, not the operations."""
         problem = fakes.grouped()
@@ -160,6 +162,7 @@ class PolicyContract(Contract, defines_checks=True):
             problem = Problem.of(problem.graph, problem.cluster, Grouping.colocated(problem.graph))
         self.play(make, problem)
 
+    @in_short
     def test_too_little_memory_for_one_device(self, make: Make) -> None:
         """If no device holds more than a third of the parameters, it returns a placement or ends by its budget."""
         for compiled in BACKENDS:
@@ -177,6 +180,7 @@ class PolicyContract(Contract, defines_checks=True):
                     "returned a placement that it measured not to fit, and had measured one that does"
                 )
 
+    @in_short
     def test_same_seed_same_result(self, make: Make) -> None:
         """Two new instances with equal generators give the same placement and history, to the last bit."""
         for problem, compiled in itertools.product((fakes.unequal(12), fakes.mixed()), BACKENDS):
@@ -220,6 +224,7 @@ class PolicyContract(Contract, defines_checks=True):
             self.play(make, problem, compiled=compiled)
             assert_unchanged(problem, before)
 
+    @in_short
     def test_budget_is_kept(self, make: Make) -> None:
         """All evaluations, by the backend or its compiled kernel, are counted, and stay within the budget."""
         for compiled in BACKENDS:
@@ -246,6 +251,7 @@ class PolicyContract(Contract, defines_checks=True):
         assert fakes.fake_task(fakes.diamond()).evaluate.kernel() is None
         self.play(make, fakes.diamond())
 
+    @in_short
     def test_failing_placements(self, make: Make) -> None:
         """It copes with placements that fail (the value is NaN) or do not fit: half of them, and all of them."""
         for failing, compiled in itertools.product((0.5, 1.0), BACKENDS):
@@ -257,6 +263,7 @@ class PolicyContract(Contract, defines_checks=True):
         self._records(make, tmp_path)
 
     @needs("resumable")
+    @in_short
     def test_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
         """A new instance that continues from a checkpoint gives the placement and history of an uninterrupted run."""
         for compiled, recorder, whole in self._records(make, tmp_path):
@@ -300,6 +307,7 @@ class PolicyContract(Contract, defines_checks=True):
         return recorder, Played(placement, task)
 
     @needs("finds_optimum")
+    @in_short
     def test_finds_optimum(self, make: Make) -> None:
         """If `finds_optimum` is claimed: it finds the optimum of 729 placements within `optimum_budget` evaluations."""
         problem = fakes.unequal(6, devices=3)

@@ -13,7 +13,7 @@ from placekit_core import BudgetExhausted, LearnablePolicy, Ledger, Placements, 
 from placekit_core.contracts.interfaces import Plugin
 from placekit_testing import fakes
 from placekit_testing.children import address_of, digest, in_children, load
-from placekit_testing.contract import Contract, Make
+from placekit_testing.contract import Contract, Make, in_short
 from placekit_testing.observed import (
     Recorder,
     assert_unchanged,
@@ -80,6 +80,7 @@ class TrainerContract(Contract, defines_checks=True):
             assert trained.evaluations.remaining <= 0, "BudgetExhausted, but there is budget left"
         return trained
 
+    @in_short
     def test_budget_is_kept(self, make: Make) -> None:
         """The backend evaluates no more placements than the evaluators count, and these stay within the budget."""
         [task] = self.train(make, fakes.chain()).tasks
@@ -103,6 +104,7 @@ class TrainerContract(Contract, defines_checks=True):
         used = self.train(make, fakes.unequal(12), budget=self.optimum_budget).evaluations
         assert used.remaining <= 0, f"returned after {used.evaluations} of {self.optimum_budget} evaluations"
 
+    @in_short
     def test_finds_optimum(self, make: Make) -> None:
         """If `finds_optimum` is claimed (the default): the optimum is among the placements evaluated."""
         [task] = self.train(make, fakes.unequal(12), budget=self.optimum_budget).tasks
@@ -110,6 +112,7 @@ class TrainerContract(Contract, defines_checks=True):
         assert best is not None
         assert best.value_s == optimum_s, f"the best is {best.value_s} s, the optimum {optimum_s} s"
 
+    @in_short
     def test_policy_learns(self, make: Make) -> None:
         """After training, the policy's own placements are better than before, with and without exploration."""
         problem = fakes.unequal(12)
@@ -148,6 +151,7 @@ class TrainerContract(Contract, defines_checks=True):
             for name, values in trained.policy.state_dict().items():
                 assert np.isfinite(values).all(), f"parameter {name!r} is not finite"
 
+    @in_short
     def test_same_seed_same_parameters(self, make: Make) -> None:
         """Equal generators give equal parameters and histories, to the last bit."""
         first, second = (self.train(make, fakes.unequal(12), seed=7) for _ in range(2))
@@ -173,6 +177,7 @@ class TrainerContract(Contract, defines_checks=True):
         """The states given to `checkpoint` hold only arrays, numbers, strings, lists and dicts, as a checkpoint file can."""
         self._recorded(make, tmp_path)
 
+    @in_short
     def test_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
         """A new trainer that continues from a checkpoint gives the parameters and history of an uninterrupted run."""
         recorder, whole = self._recorded(make, tmp_path)

@@ -140,7 +140,7 @@ class RaySession(Session):
 
     def evaluate(self, placements: Placements) -> Measurements:
         """Evaluate a batch in the workers, in order."""
-        return self.workers.fleet.evaluate(self.number, self.problem.check(placements))
+        return self.workers.fleet.evaluate(self.number, placements)
 
     def schedule(self, placement: Placement) -> Schedule:
         if self.local is not None:

@@ -137,7 +137,7 @@ class SharedEvaluator(Evaluator):
         value = np.where(m.fits & np.isfinite(m.value_s), m.value_s, np.inf)
         row = int(np.argmin(value))
         if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):
-            placement = self.problem.placement(*placements.one(row))
+            placement = self.problem.row(placements, row)
             self.best = Best(placement, float(value[row]), m.peak_bytes[row], None, self.evaluations)
 
     def kernel(self) -> Any:

@@ -20,6 +20,8 @@ class TestEinsum(ImporterContract):
 
 
 class TestEinsumWithViewsAndComplexNumbers(ImporterContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         sizes = {"sequence": 16, "embedding": 32, "heads": 4}

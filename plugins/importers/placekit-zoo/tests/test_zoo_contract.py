@@ -24,6 +24,8 @@ class TestMlp(ImporterContract):
 
 @pytest.mark.slow
 class TestInceptionV3Inference(ImporterContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(SMALL_INCEPTION, mode="inference")

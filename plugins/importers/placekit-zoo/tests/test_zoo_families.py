@@ -54,6 +54,8 @@ class TestPlacetoPtb(ImporterContract):
 
 @pytest.mark.slow
 class TestPlacetoPtbApart(ImporterContract):
+    short = True
+
     @pytest.fixture(autouse=True)
     def apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(family, "APART", 2)

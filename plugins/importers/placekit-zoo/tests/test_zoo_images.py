@@ -261,6 +261,8 @@ class TestResNet(ImporterContract):
 
 @pytest.mark.slow
 class TestNasNetInference(ImporterContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(NasNetImporter, **SMALL, repeats=1, mode="inference")

@@ -32,6 +32,7 @@ class TestTowers(ImporterContract):
 
 @pytest.mark.slow
 class TestAsynchronousTowers(ImporterContract):
+    short = True
     executable = False
 
     @pytest.fixture

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from placekit_scheduling.abi import (
         Kernel as Kernel,
         Trace as Trace,
-        Trial as Trial,
         kernel_signature as kernel_signature,
     )
     from placekit_scheduling.bounds.makespan import (
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from placekit_scheduling.symmetry import device_classes as device_classes
 
 _HOME = {
-    "abi": "Kernel Trace Trial kernel_signature",
+    "abi": "Kernel Trace kernel_signature",
     "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
     "first_run": "end_help",

@@ -5,7 +5,6 @@ A backend offers one as `Session.kernel`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,44 +46,6 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """An evaluation of placements that are close to the last one that `Kernel.function` evaluated, for searches.
-
-    `function` has the arguments of `Kernel.function`, with `ints` and `floats` of its own and the same working arrays. It
-    goes on from a mark, which is a state that `Kernel.function` left on its way, and it ends early: as soon as a proven
-    lower bound on the value is above a limit, it returns that bound. Then `peak_bytes` says nothing; but it ends early only
-    where the placement fits whatever happens. In all other cases value and peaks are those of `Kernel.function`, to the
-    last bit.
-
-    Before each call the caller writes where it goes on, and the limit. A mark may be used if both placements do the same
-    before its time. They do so until the first of these: an operation ends whose output has a reader with another device or
-    priority than before; an operation without inputs from other operations has another device or priority; a parameter or
-    an input (a source) is sent, and it or a reader of it has another device or priority. These last two happen at 0.
-    `Kernel.function` goes on from a mark, too, if the caller writes one; then marks and trace are those of its placement.
-
-    Attributes:
-        function, ints, floats: as in `Kernel`.
-        go_on, kernel_go_on: in the integer scratch, for `function` and for `Kernel.function`: the number of the mark to go
-            on from, plus 1; or 0, to begin at the start. `Kernel.function` leaves marks only if this is not 0; -1 lets it
-            begin at the start and leave some.
-        limit_s: in the float scratch: the limit, in seconds; it may be infinite.
-        worked: in the integer scratch: how many operations `function` began when it was last called.
-        marks: in the integer scratch: how many marks there are.
-        mark_s: in the float scratch: [marks] their times, seconds, ascending.
-    """
-
-    function: Any
-    ints: NDArray[np.int32]
-    floats: NDArray[np.float64]
-    go_on: int
-    kernel_go_on: int
-    limit_s: int
-    worked: int
-    marks: int
-    mark_s: int
-
-
-@dataclass(frozen=True, eq=False)
 class Kernel:
     """A numba-callable evaluation that a search may call in its own compiled loop.
 
@@ -99,8 +60,6 @@ class Kernel:
         scratch_ints, scratch_floats: sizes of the working arrays (int32, float64) that each thread allocates for itself, as
             zeros. The function may keep in them what makes its next call faster; results never depend on it.
         trace: where the critical path of the run can be read afterwards; None if the backend does not record it.
-        trial: gives a faster evaluation of placements that are close to the last one, and compiles it when first called; None
-            if the backend has none.
 
     `device` is [g] int16; `priority` is [g] float32, or of length 0 for none; `peak_bytes` is [D] float64.
 
@@ -120,7 +79,6 @@ class Kernel:
     scratch_ints: int
     scratch_floats: int
     trace: Trace | None = None
-    trial: Callable[[], Trial] | None = None
 
 
 def kernel_signature() -> Any:

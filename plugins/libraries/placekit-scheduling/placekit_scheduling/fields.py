@@ -1,10 +1,12 @@
-"""Compiled functions that do something to every field of a NamedTuple; importing it imports numba.
+"""Packs many arrays into few for compiled functions, and finds them again there; importing this imports numba.
 
-Compiled code cannot loop over fields of different types. So these functions are written out here, from the fields of the
-NamedTuple.
+A compiled evaluation (`placekit_scheduling.Kernel`) takes two flat arrays and two scratch spaces, whatever it needs. A list of
+`Field` names the numbers and arrays in them, in order: `lay_out` fills the flat arrays. In compiled code, `view_of` returns all
+fields as a NamedTuple; `unpacked` compiles a function in which each field is a local variable. A NamedTuple is simpler and
+enough for some dozen fields; with the hundred of the simulator, it takes numba long to compile.
 
-A compiled evaluation (`placekit_scheduling.Kernel`) gets everything in two flat arrays and two scratch spaces. A list of `Field`
-says what is where: `lay_out` fills the arrays, and `view_of` makes the compiled function that finds every field again.
+Compiled code cannot loop over fields of different types, so `builder_of`, `row_of` and `copier_of` write functions of all fields
+of a NamedTuple out.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -15,7 +17,7 @@ import inspect
 import sys
 import textwrap
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
@@ -64,20 +66,12 @@ def lay_out(
     numbers: Mapping[str, int],
     arrays: Mapping[str, NDArray[Any]],
     sizes: Mapping[str, int],
-    after: Layout | None = None,
-    shared: Collection[str] = (),
 ) -> Layout:
-    """Put numbers and arrays where `layout` says. Entry i of the integers is number i, or where array i begins.
-
-    The working arrays come `after` those of another function, if given, and those that are `shared` are the same.
-    """
+    """Put numbers and arrays where `layout` says. Entry i of the integers is number i, or the index at which array i begins."""
     used = {"ints": len(layout), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
     begin = {}
-    if after is not None:
-        used |= {"scratch_ints": after.scratch_ints, "scratch_floats": after.scratch_floats}
-        begin = {name: after.begin[name] for name in shared}
     for field in layout:
-        if field.where in used and field.name not in begin:
+        if field.where in used:
             begin[field.name] = used[field.where]
             used[field.where] += sizes[field.size] if field.size else arrays[field.name].size
     header = [int({**numbers, **begin}[field.name]) for field in layout]

@@ -15,6 +15,5 @@ def placekit_commands() -> list[Command]:
             summary="tables of papers beside ours, and which claims hold",
             target="placekit_papers.command:main",
             group="look",
-            completer="placekit_papers.command:complete",
         )
     ]

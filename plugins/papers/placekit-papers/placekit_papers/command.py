@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from placekit_core import ConfigError, Registry
-from placekit_core.cli.completion import Completion
 from placekit_core.cli.console import table
 from placekit_core.cli.parser import Parser
 from placekit_papers import pages
@@ -138,11 +137,3 @@ def _print_claim(j: Judged) -> None:
         if line:
             print(f"    {line}")
     print(f"    {j.verdict}{', ' + j.rows if j.rows else ''}{'. ' + j.claim.why if j.claim.why else ''}")
-
-
-def complete(words: list[str], word: str, completion: Completion) -> list[str]:
-    """Papers, then a paper's items."""
-    given = [w for w in words if not w.startswith("-")]
-    if not given:
-        return list(NAMES)
-    return list(load_paper(given[0]).items) if len(given) == 1 and given[0] in NAMES else []

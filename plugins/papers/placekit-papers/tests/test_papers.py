@@ -19,7 +19,6 @@ from placekit_papers.statistics import change_text, judge, mean_text
 from placekit_papers.texts import fill
 
 from placekit_core import ConfigError, RunError, installed
-from placekit_core.cli.choices import choices
 from placekit_core.cli.compose import jobs, overrides
 
 Command = Callable[..., object]
@@ -168,7 +167,9 @@ def test_items_are_complete(name: str) -> None:
 
 
 def test_experiments_name_what_exists() -> None:
-    known = {key: set(choices(key, installed())) for key in ("workload", "cluster", "policy")}
+    known = {
+        key: {c.name for c in installed().choices() if c.group == key} for key in ("workload", "cluster", "policy")
+    }
     wrong = []
     for path in sorted(EXPERIMENTS.glob("*.yaml")):
         params = yaml.safe_load(path.read_text())["hydra"]["sweeper"]["params"]

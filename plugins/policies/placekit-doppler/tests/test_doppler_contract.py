@@ -26,6 +26,7 @@ class TestDoppler(LearnablePolicyContract):
 
 @pytest.mark.slow
 class TestPerStep(LearnablePolicyContract):
+    short = True
     recomputes_log_prob = True
     reports_kl = False
     imitates = teaches = follows = True

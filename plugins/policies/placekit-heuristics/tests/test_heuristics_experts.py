@@ -26,6 +26,8 @@ class TestSingleGpu(PolicyContract):
 
 
 class TestSingleCpu(PolicyContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(SingleCpu, otherwise="single_device")

@@ -19,6 +19,8 @@ class TestMetis(PolicyContract):
 
 
 class TestMetisWithCpus(PolicyContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Metis, cpu=True)

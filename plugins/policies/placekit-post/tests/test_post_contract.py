@@ -22,6 +22,7 @@ class TestPost(PolicyContract):
 
 
 class TestPpoOnly(PolicyContract):
+    short = True
     resumable = True
 
     finds_optimum = True
@@ -32,6 +33,7 @@ class TestPpoOnly(PolicyContract):
 
 
 class TestPolicyGradient(PolicyContract):
+    short = True
     resumable = True
 
     finds_optimum = True
@@ -42,6 +44,7 @@ class TestPolicyGradient(PolicyContract):
 
 
 class TestCrossEntropy(PolicyContract):
+    short = True
     resumable = True
 
     finds_optimum = True

@@ -17,6 +17,8 @@ class TestScotch(PolicyContract):
 
 
 class TestMinCut(PolicyContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return MinCut

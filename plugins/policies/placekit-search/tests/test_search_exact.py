@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import Generator
-from placekit_scheduling.loads import HasLoads, Loads
+from placekit_scheduling.loads import HasLoads
 from placekit_search import exact
 from placekit_search.exact import Exact
 from placekit_search.exact_model import LoadModel
@@ -277,13 +277,5 @@ class TestExact(PolicyContract):
     resumable = True
 
     @pytest.fixture
-    def make(self, monkeypatch: pytest.MonkeyPatch) -> Make:
-        """On the kit's backend, whose values are never below the largest load of a device."""
-
-        def loads(session: fakes.FakeSession) -> Loads:
-            problem = session.problem
-            bytes_ = problem.group_persistent_bytes.astype(np.float64)
-            return Loads(problem.group_s, (), (), (), bytes_, session.largest_bytes, (), exact=False)
-
-        monkeypatch.setattr(fakes.FakeSession, "loads", loads, raising=False)
+    def make(self) -> Make:
         return partial(Exact, deterministic_limit=0.05)

@@ -1,19 +1,19 @@
 """Logger and command `report`: a page about a run, and the schedule and the profile of each program's placement.
 
-From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook. Importing
-this package imports no matplotlib.
+From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
 """
 
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placekit_core import Command, hookimpl, installed
 
 if TYPE_CHECKING:
-    from placekit_core import Result
+    from placekit_core import Registry, Result
     from placekit_report.frames import frame as frame, html as html
 
 LOGS_BY_DEFAULT = True
@@ -38,12 +38,12 @@ def placekit_run_finished(run_dir: Path, result: Result) -> None:
 def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
     """The page, if it was written."""
     page = run_dir / "report.html"
-    return [f"open {page} in a browser"] if page.is_file() else []
+    return [f"open {shlex.quote(str(page))} in a browser"] if page.is_file() else []
 
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`report`."""
+    """`report` and `compare`."""
     return [
         Command(
             name="report",
@@ -51,9 +51,23 @@ def placekit_commands() -> list[Command]:
             summary="a page about a run: timeline, modules, memory, search",
             target="placekit_report.command:main",
             group="look",
-            completer="placekit_report.command:complete",
-        )
+        ),
+        Command(
+            name="compare",
+            usage="DIR ... [--csv | --md | --html | --json] [--out FILE]",
+            summary="tables over runs and sweeps, and a page of them",
+            target="placekit_report.compare:main",
+            group="look",
+        ),
     ]
+
+
+@hookimpl
+def placekit_sweep_finished(directory: Path, registry: Registry) -> None:
+    """Print the table of the sweep's runs."""
+    from placekit_report.compare_text import show_folder
+
+    show_folder(directory, registry)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -2,7 +2,7 @@
 
 The cause of an event is the event at whose end it started: the one that produced or brought its last input, or that released its
 device or link. The critical path is the chain of causes that leads to the event which ends last. A simulator says the causes
-itself (`placekit_scheduling.Trace`); elsewhere `placekit_report.derived` takes them from the times.
+itself (`placekit_scheduling.Trace`); elsewhere `placekit_report.derived_causes` takes them from the times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from placekit_scheduling.tracing import Traced, run_traced
 
 from placekit_core import BackendError, Placement, Problem, Schedule, Session
-from placekit_report.derived import derived_causes, derived_span_causes
+from placekit_report.derived_causes import derived_causes, derived_span_causes
 from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, WHY as WHY, Events
 from placekit_report.resources import launch_share
 

@@ -29,13 +29,13 @@ from placekit_core import (
 )
 from placekit_report.causes import WHY, explain
 from placekit_report.curves import Rows, curve
+from placekit_report.device_usage import device_usage
 from placekit_report.memory import DeviceMemory, memory_over_time, thinned
 from placekit_report.modules import cut_table, module_table
 from placekit_report.page.markup import duration
 from placekit_report.page.sections import STEPS, value_name
-from placekit_report.profile import profile
+from placekit_report.shared_colours import colour_together
 from placekit_report.timeline import timeline
-from placekit_report.together import colour_together
 from placekit_report.whatif import Change, what_would_change
 
 FORMAT, VERSION = "placekit-report", 1
@@ -77,37 +77,36 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks.
-
-    `page`: the data of the run in a page that was written before; they replace `parts`.
-    """
+    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks."""
 
     name: str
     summary: Summary
     parts: Sequence[Part]
     command: str
     notes: Sequence[str] = ()
-    page: Mapping[str, Any] | None = None
 
 
 def document(runs: Sequence[Run]) -> dict[str, Any]:
     """The data of a page about one run, or about two that are compared."""
-    titles = dict.fromkeys(f"{r.summary.workload} on {r.summary.cluster}" for r in runs)
+    return document_of([_run(r) for r in runs])
+
+
+def document_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The same, from the data of each run as it stands in a page."""
+    titles = dict.fromkeys(f"{r['summary']['workload']} on {r['summary']['cluster']}" for r in runs)
     data = {
         "format": FORMAT,
         "version": VERSION,
         "title": " and ".join(titles),
         "placekit": __version__,
-        "command": runs[0].command,
-        "runs": [_run(r) for r in runs],
+        "command": runs[0]["command"],
+        "runs": list(runs),
     }
     colour_together(data)
     return data
 
 
 def _run(run: Run) -> dict[str, Any]:
-    if run.page is not None:
-        return {**run.page, "name": run.name, "notes": list(dict.fromkeys([*run.page["notes"], *run.notes]))}
     summary, notes = run.summary, list(run.notes)
     if summary.status != "finished":
         notes.append(
@@ -351,18 +350,14 @@ def _devices(found: ProgramResult) -> dict[str, Any]:
     }
     if schedule is None:
         return data
-    spent = profile(found.problem, schedule)
-    sent, received = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    for t in spent.transfers:
-        sent[t.source] += t.bytes
-        received[t.destination] += t.bytes
+    used = device_usage(found.problem, schedule)
     kernel = found.problem.graph.kernel
     return data | {
         "compute_s": np.bincount(schedule.op_device, schedule.op_total_s, minlength=size),
-        "busy": [d.busy_s / spent.makespan_s if spent.makespan_s else 0.0 for d in spent.devices],
+        "busy": (used.busy_s / schedule.end_s if schedule.end_s else used.busy_s).tolist(),
         "operations": np.bincount(schedule.op_device[kernel], minlength=size),
-        "bytes_in": list(received.values()),
-        "bytes_out": list(sent.values()),
+        "bytes_in": used.bytes_in,
+        "bytes_out": used.bytes_out,
     }
 
 

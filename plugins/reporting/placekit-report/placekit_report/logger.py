@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from placekit_core import Backend, PlacekitError, Problem, Registry, Result, RunError, write_atomically
-from placekit_report.again import command
 from placekit_report.curves import other_seeds, read_history
 from placekit_report.document import TIMELINES, Part, Run, Simulation, document, shown
 from placekit_report.page import render
-from placekit_report.profile import FILE, profile, write_profile
+from placekit_report.rerun_command import command
 from placekit_report.trace import TRACE, write_trace
 
 PAGE = "report.html"
 
 
 def write_files(run_dir: Path, result: Result, registry: Registry) -> None:
-    """`schedule.trace.json` and `profile.json` of each program that was placed, and the page of the run."""
+    """`schedule.trace.json` of each program that was placed, and the page of the run."""
     for program in result.programs:
         if program.schedule is not None:
             folder = run_dir / program.summary.directory
             write_trace(folder / TRACE, program.schedule, program.problem)
-            write_profile(folder / FILE, profile(program.problem, program.schedule, program.summary.program))
     write_page(run_dir, result, registry)
 
 

@@ -15,7 +15,7 @@ from placekit_scheduling.tracing import run_traced
 from placekit_core import Placement, Problem, Schedule, Session
 from placekit_report.causes import copies_of
 from placekit_report.events import Events
-from placekit_report.holders import HOLDERS as HOLDERS, Holder as Holder, holders_of
+from placekit_report.memory_holders import HOLDERS as HOLDERS, Holder as Holder, holders_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,18 +8,6 @@ GREY = "#8c959f"
 """What has no colour of its own: all other types and modules."""
 DARK_FILLS = (COLOURS[0], COLOURS[6], COLOURS[7])
 """Colours on which text is white; it is black on all others."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h")
-LINES = (
-    "-",
-    "--",
-    "-.",
-    (0, (5, 1, 1, 1, 1, 1)),
-    (0, (1, 1)),
-    (0, (8, 2)),
-    (0, (3, 1)),
-    (0, (8, 2, 1, 2)),
-    (0, (2, 3)),
-)
 
 
 def on(colour: str) -> str:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from placekit_core import Backend, PlacekitError, Placement, Placements, Problem, Schedule, Session, units
 from placekit_report.causes import LAUNCHES, WAITING, Causes
+from placekit_report.device_usage import covered
 from placekit_report.events import Events
-from placekit_report.profile import covered
 from placekit_report.resources import is_same, more_of_each
 
 MOST = 2000

@@ -326,34 +326,6 @@ def test_text_has_contrast(browser: Browser, page: Page, dark: bool) -> None:
 
 
 @pytest.mark.slow
-def test_without_scripts_there_are_tables(browser: Browser, page: Page) -> None:
-    opened(browser, page(events=400), scripts=False)
-    browser.emulate()  # so that the page can be asked
-    seen = browser.evaluate("document.body.innerText")
-    for text in (
-        "step time",
-        "proven bound",
-        "memory headroom",
-        "layers.1",
-        "Adam",
-        "seed 3",
-        "computes 2x as fast",
-        "placekit run",
-    ):
-        assert text in seen
-    assert browser.evaluate("document.querySelector('.still').checkVisibility()")
-    assert browser.evaluate("document.querySelectorAll('canvas, .tools').length") == 0
-
-
-@pytest.mark.slow
-def test_paper_has_tables_and_the_still_timeline(browser: Browser, page: Page) -> None:
-    opened(browser, page(events=400), media="print")
-    assert browser.evaluate("document.querySelector('.still').checkVisibility()")
-    assert not browser.evaluate("document.querySelector('.frame').checkVisibility()")
-    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-
-
-@pytest.mark.slow
 def test_two_runs_share_one_time_axis(browser: Browser, tmp_path: Path) -> None:
     data = report(events=400, runs=2)
     data["runs"][1]["programs"] = report(events=400, devices=1)["runs"][0]["programs"]  # names of its lanes are shorter

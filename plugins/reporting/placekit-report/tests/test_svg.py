@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from placekit_report.blocks import PAIRS, blocks, lanes
 from placekit_report.modules import OTHER
-from placekit_report.profile import profile
 from placekit_report.style import GREY
 from placekit_report.svg import BLOCKS, Panel, _colour, svg
 from placekit_report.timeline import Items
@@ -90,17 +89,17 @@ def test_the_picture_of_many_operations_is_small_and_its_areas_are_their_seconds
     assert 100_000 < len(text.encode()) < 200_000
     found = list(rectangles(text))
     assert len(found) <= BLOCKS
-    p = profile(panel.problem, panel.schedule)
+    computed_s = float(panel.schedule.op_total_s.sum())
     assert sum(int(re.match(r"(\d+) operations", t)[1]) if "operations" in t else 1 for _, t in found) == sum(
         panel.problem.graph.kernel
     )  # type: ignore[index]
     busy = sum(seconds(re.search(r"\n([\d.]+ \w+) (of|from)", t)[1]) for _, t in found)  # type: ignore[index]
-    assert busy == pytest.approx(sum(d.compute_s for d in p.devices), rel=1e-3)
+    assert busy == pytest.approx(computed_s, rel=1e-3)
     lane = next(r for r in ElementTree.fromstring(text).iter(f"{SVG}rect") if r.get("class") == "lane")
     full = float(lane.get("width", "")) * float(lane.get("height", ""))  # the whole step of one device
     sides = [(float(r.get("width", "")), float(r.get("height", ""))) for r, _ in found]
     area = sum((w + 0.5 * (w > 3.5)) * h for w, h in sides)  # wide blocks leave half a pixel free
-    assert area / full * p.makespan_s == pytest.approx(busy, rel=0.02)
+    assert area / full * panel.schedule.end_s == pytest.approx(busy, rel=0.02)
 
 
 def test_what_overlaps_is_busy_once() -> None:

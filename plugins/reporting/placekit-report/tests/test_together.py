@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from placekit_report.document import group_name
-from placekit_report.together import colour_together
+from placekit_report.shared_colours import colour_together
 from placekit_testing.small import machine
 
 from placekit_core import GraphBuilder, Grouping, Problem

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_report.profile import profile
+from placekit_report.device_usage import device_usage
 from placekit_report.trace import write_trace
 from placekit_testing.fakes import diamond_graph
 from placekit_testing.small import machine
@@ -81,14 +81,8 @@ def test_a_trace_of_micro_batches_has_all_of_them(tmp_path: Path) -> None:
     assert [arguments for *_, arguments in shown] == [{}, {}, {}, {}, {"bytes": 500}, {"bytes": 500}]
 
 
-def test_a_profile_of_micro_batches_is_about_all_of_them() -> None:
+def test_use_of_devices_counts_all_micro_batches() -> None:
     problem = Problem.of(diamond_graph(), machine())
-    p = profile(problem, two_micro_batches(problem))
-    first, second = p.devices
-    assert p.makespan_s == pytest.approx(0.040)
-    assert first.compute_s == pytest.approx(2 * (0.002 + 0.008 + 0.008))
-    assert (first.busy_s, first.idle_s, first.copy_s) == pytest.approx((0.036, 0.004, 0.004))
-    assert (second.compute_s, second.busy_s, second.idle_s) == pytest.approx((0.004, 0.004, 0.036))
-    [sent] = p.transfers
-    assert (sent.tensors, sent.bytes, sent.busy_s) == (2, 1000, pytest.approx(0.004))
-    assert sum(sum(t.forward_s) for t in p.types) == pytest.approx(first.compute_s + second.compute_s)
+    used = device_usage(problem, two_micro_batches(problem))
+    assert used.busy_s == pytest.approx([0.036, 0.004])
+    assert (used.bytes_out.tolist(), used.bytes_in.tolist()) == ([1000, 0], [0, 1000])

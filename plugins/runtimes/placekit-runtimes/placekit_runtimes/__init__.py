@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,4 +172,6 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
     device = program.problem.expand(placement.device).tolist()
     pairs = {(graph.module.codes[v], device[v]) for v in graph.kernel.nonzero()[0].tolist() if graph.phase[v] == 0}
     whole = len({module for module, _ in pairs}) == len(pairs)
-    return [f"placekit apply {run_dir} # {'the placement as' if whole else 'whole modules, in'} a device_map"]
+    return [
+        f"placekit apply {shlex.quote(str(run_dir))} # {'the placement as' if whole else 'whole modules, in'} a device_map"
+    ]

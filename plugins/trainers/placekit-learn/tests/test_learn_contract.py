@@ -19,6 +19,8 @@ class TestReinforce(TrainerContract):
 
 
 class TestReinforceWithEverything(TrainerContract):
+    short = True
+
     @pytest.fixture
     def make(self):
         return partial(
@@ -29,6 +31,8 @@ class TestReinforceWithEverything(TrainerContract):
 
 
 class TestReinforceBySteepestAscent(TrainerContract):
+    short = True
+
     @pytest.fixture
     def make(self):
         return partial(Reinforce, optimiser="sgd", learning_rate=1.0, reward="linear")
@@ -41,6 +45,8 @@ class TestClippedPPO(TrainerContract):
 
 
 class TestPenalisedPPO(TrainerContract):
+    short = True
+
     @pytest.fixture
     def make(self):
         return partial(PPO, **FAST, clip=None, kl_target=0.03)

@@ -24,8 +24,8 @@ from placekit_core import Problem
 from placekit_scheduling.bounds.labels import RefinedRelaxation
 from placekit_scheduling.bounds.relaxation import Floats, Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
+from placekit_scheduling.compile_example import warm_up_problem
 from placekit_scheduling.list_scheduling.levels import b_level
-from placekit_scheduling.warm_up import warm_up_problem
 
 ROUNDING = (
     1e-9  # the sums behind a bound and a makespan are rounded differently; a bound is lowered by this, relatively

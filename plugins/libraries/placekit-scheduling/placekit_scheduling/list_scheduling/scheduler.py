@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Placement, PlacementError, Problem
+from placekit_scheduling.compile_example import warm_up_problem
 from placekit_scheduling.list_scheduling.levels import (
     b_level,
     critical_path,
@@ -25,7 +26,6 @@ from placekit_scheduling.list_scheduling.levels import (
     t_level,
 )
 from placekit_scheduling.list_scheduling.state import INSERTION, Fixed, State
-from placekit_scheduling.warm_up import warm_up_problem
 
 Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
 RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")

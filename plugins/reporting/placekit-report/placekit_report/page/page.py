@@ -15,7 +15,6 @@ from placekit_report.page import sections, tree
 from placekit_report.page.differences import differences
 from placekit_report.page.markup import Child, Markup, seconds, table, tag, text
 from placekit_report.page.sections import Data, baselines, outcome
-from placekit_report.page.still import still
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("base.js", "view.js", "drawing.js", "events.js", "input.js", "timeline.js", "charts.js", "main.js")
@@ -30,6 +29,11 @@ def render(data: Mapping[str, Any]) -> str:
 
     Raises ValueError if a number of the data is not finite.
     """
+    return html(data["title"], [header(data), [program(data, of) for of in pairs(data)], footer(data)], data)
+
+
+def html(title: str, body: Child, data: Mapping[str, Any]) -> str:
+    """A page in the look of a report: its scripts draw `data` into the elements of `body` that ask for a chart."""
     script, style = scripts(), styles()
     rules = "; ".join(
         [
@@ -41,12 +45,12 @@ def render(data: Mapping[str, Any]) -> str:
         ]
     )
     values = {
-        "title": text(data["title"]),
+        "title": text(title),
         "policy": text(rules),
         "style": style,
         "script": script,
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        "body": text([header(data), [program(data, of) for of in pairs(data)], footer(data)]),
+        "body": text(body),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda m: values[m[1]], _file("template.html"))
 
@@ -221,9 +225,7 @@ def timelines(data: Data, of: Of) -> Markup | None:
         few = f"{t['left_out']:,} events that are shorter than all others are left out." if not t["complete"] else None
         note = tag("p", few, class_="soft") if few else None
         label = f"{LETTERS[k]}: {run['name']}" if len(of) > 1 else None
-        parts.append(
-            tag("div", head, note, still(run["programs"][p]), data_of=f"{r}.{p}", class_="timeline", data_label=label)
-        )
+        parts.append(tag("div", head, note, data_of=f"{r}.{p}", class_="timeline", data_label=label))
     if not parts:
         return None
     tables = both_longest(data, of)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from placekit_report.holders import OUTSIDE
+from placekit_report.memory_holders import OUTSIDE
 from placekit_report.page.markup import (
     Child,
     Markup,

@@ -1,0 +1,243 @@
+"""How well a simulator predicts measurements: the same placements, good ones and random ones, on both.
+
+Doppler (Yao et al. 2026, appendix H.1) reports Pearson's and Spearman's correlation of simulated and real times over
+placements (0.79 and 0.69).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from placekit_core import Measurements, Placements, Problem, RunError, Session
+from placekit_inspect.statistics import bootstrap_interval, pearson, spearman
+
+RANDOM, SEARCH = "random", "search"
+SEARCHED = 3000
+"""Evaluations of the longest search."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How simulated and measured seconds of some placements agree.
+
+    Attributes:
+        placements: number of placements.
+        pearson, spearman: correlations; NaN where all values are equal.
+        pearson_interval, spearman_interval: 95 % bootstrap intervals over the placements.
+        mean_error: mean of the absolute value of simulated / measured - 1.
+        bias: mean of simulated / measured - 1: below 0 if the simulator is too optimistic.
+    """
+
+    placements: int
+    pearson: float
+    spearman: float
+    pearson_interval: tuple[float, float]
+    spearman_interval: tuple[float, float]
+    mean_error: float
+    bias: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fidelity:
+    """b placements, simulated and measured in p passes.
+
+    Attributes:
+        program, cluster: what was placed where.
+        made: [b] `random` or `search`: how each was made.
+        evaluations: [b] simulations that the search took; 0 for random ones.
+        simulated_s, measured_s: [b] seconds of the objective; NaN where there is no value.
+        spread_s: [b] standard deviation of the scaled passes; NaN for one pass.
+        simulated_fits: [b] whether it fits according to the simulator.
+        error: [b] why it could not be measured.
+        samples_s: [p, b] unscaled seconds of each pass; NaN where a placement failed in that pass or before.
+        scale: [p] factor of each pass that makes the medians equal.
+        interrupted: whether Ctrl-C ended it before the last pass.
+    """
+
+    program: str
+    cluster: str
+    made: tuple[str, ...]
+    evaluations: NDArray[np.int64]
+    simulated_s: NDArray[np.float64]
+    measured_s: NDArray[np.float64]
+    spread_s: NDArray[np.float64]
+    simulated_fits: NDArray[np.bool_]
+    error: tuple[str | None, ...]
+    samples_s: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    interrupted: bool = False
+
+    @property
+    def compared(self) -> NDArray[np.bool_]:
+        """[b] whether there are both values."""
+        both: NDArray[np.bool_] = np.isfinite(self.measured_s) & np.isfinite(self.simulated_s)
+        return both
+
+    def agreement(self, made: str | None = None) -> Agreement:
+        """Agreement over the placements with both values: over all of them, or those that were made in one way."""
+        rows = self.compared & np.array([made in (None, m) for m in self.made])
+        simulated, measured = self.simulated_s[rows], self.measured_s[rows]
+        error = simulated / measured - 1
+        mean, bias = (float(np.abs(error).mean()), float(error.mean())) if len(error) else (np.nan, np.nan)
+        return Agreement(
+            len(error),
+            pearson(simulated, measured),
+            spearman(simulated, measured),
+            bootstrap_interval(pearson, simulated, measured),
+            bootstrap_interval(spearman, simulated, measured),
+            mean,
+            bias,
+        )
+
+    def rows(self) -> list[Sequence[object]]:
+        """The placements as a table; the first row is its head."""
+        return [
+            ("placement", "made", "evaluations", "simulated_s", "measured_s", "spread_s", "error"),
+            *zip(
+                range(len(self.made)), self.made, self.evaluations.tolist(), self.simulated_s.tolist(),
+                self.measured_s.tolist(), self.spread_s.tolist(), [e or "" for e in self.error], strict=True,
+            ),
+        ]  # fmt: skip
+
+
+def compare(
+    problem: Problem,
+    simulator: Session,
+    machine: Session,
+    placements: int,
+    passes: int,
+    rng: Generator,
+) -> Fidelity:
+    """Half of the placements random, half found by searches on `simulator`; all measured `passes` times on `machine`.
+
+    A search begins with a random placement, moves one or two groups at a time and keeps a move that is not slower. The
+    longest search has 3000 evaluations and shows how good placements can get; the others stop at values in equal steps
+    between the best random placement and that one, so that they give good placements of different quality.
+    All placements prefer the operations that come first in the program, so that both sides choose alike between ready
+    operations. Each pass measures all placements once, in another order, so that a temporary disturbance costs several
+    placements one sample each, not one placement all of its samples. A placement that fails once is not tried again. A pass
+    in which everything was slower or faster is scaled to the others by its median, and the value of a placement is the median
+    of the passes. Ctrl-C ends the comparison with the passes that are complete.
+    Raises RunError if fewer than three placements could be measured.
+    """
+    searches = placements // 2
+    chosen = np.array([random_placement(problem, rng) for _ in range(placements - searches)])
+    value = _values(simulated(problem, simulator, chosen))
+    best, longest = search(problem, simulator, np.array([-np.inf]), rng)
+    goal = _values(simulated(problem, simulator, best))[0]
+    start = value.min() if np.isfinite(value).any() else goal
+    goals = np.linspace(start, goal, searches + 1)[1:-1] if np.isfinite(goal) else np.full(searches - 1, goal)
+    found, used = search(problem, simulator, goals, rng)
+    chosen = np.concatenate([chosen, found, best])
+    evaluations = np.concatenate([np.zeros(placements - searches, np.int64), used, longest])
+    samples, error, interrupted = _measured(problem, machine, chosen, passes, rng)
+    ok = np.isfinite(samples).all(axis=0)
+    if ok.sum() < 3:
+        why = next((e for e in reversed(error) if e), None)
+        raise RunError(
+            f"only {ok.sum()} of {placements} placements could be measured",
+            f"one of them: {why}" if why else "they do not fit into the memory of the devices",
+        )
+    level = np.median(samples[:, ok], axis=1)
+    scale = np.median(level) / level
+    scaled = samples * scale[:, None]
+    spread = scaled.std(axis=0, ddof=1) if len(samples) > 1 else np.full(placements, np.nan)
+    simulation = simulated(problem, simulator, chosen)
+    return Fidelity(
+        program=problem.graph.name,
+        cluster=problem.cluster.name,
+        made=(RANDOM,) * (placements - searches) + (SEARCH,) * searches,
+        evaluations=evaluations,
+        simulated_s=simulation.value_s,
+        measured_s=np.where(ok, np.median(scaled, axis=0), np.nan),
+        spread_s=np.where(ok, spread, np.nan),
+        simulated_fits=simulation.fits,
+        error=error,
+        samples_s=samples,
+        scale=scale,
+        interrupted=interrupted,
+    )
+
+
+def _measured(
+    problem: Problem, machine: Session, chosen: NDArray[np.int16], passes: int, rng: Generator
+) -> tuple[NDArray[np.float64], tuple[str | None, ...], bool]:
+    """[passes that were completed, b] seconds, [b] what failed, and whether Ctrl-C ended it."""
+    batch, b = batch_of(problem, chosen), len(chosen)
+    samples, error = np.full((passes, b), np.nan), list[str | None]([None] * b)
+    for number, of_pass in enumerate(samples):
+        try:
+            for i in rng.permutation(b).tolist():
+                if error[i] is not None:
+                    continue
+                found = machine.evaluate(batch[i : i + 1])
+                if found.fits[0]:
+                    of_pass[i] = found.value_s[0]
+                else:
+                    error[i] = found.error[0] or "does not fit"
+        except KeyboardInterrupt:
+            if number == 0:
+                raise
+            return samples[:number], tuple(error), True
+    return samples, tuple(error), False
+
+
+def program_order(problem: Problem) -> NDArray[np.float32]:
+    """[g] priorities of groups in the order in which the program reaches them."""
+    graph = problem.graph
+    place = np.empty(graph.n, np.float32)
+    place[graph.topological_order] = np.arange(graph.n)
+    first = np.full(problem.g, np.inf, np.float32)
+    np.minimum.at(first, problem.grouping.group_of, np.where(graph.kernel, place, graph.n).astype(np.float32))
+    return -first
+
+
+def batch_of(problem: Problem, devices: NDArray[np.int16]) -> Placements:
+    """[b, g] devices, with the program's order as priorities."""
+    return Placements.of(devices, np.tile(program_order(problem), (len(devices), 1)))
+
+
+def simulated(problem: Problem, session: Session, devices: NDArray[np.int16]) -> Measurements:
+    """[b] values of placements [b, g] in the program's order."""
+    return session.evaluate(batch_of(problem, devices))
+
+
+def random_placement(problem: Problem, rng: Generator) -> NDArray[np.int16]:
+    """[g] every group on any device that may run it, with equal chances."""
+    return np.array([_any(problem, g, rng) for g in range(problem.g)], np.int16)
+
+
+def search(
+    problem: Problem, session: Session, goals: NDArray[np.float64], rng: Generator, evaluations: int = SEARCHED
+) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """[k, g] placements of k searches, side by side, and [k] how many evaluations each took.
+
+    Each goes on until it is as good as its goal (seconds), at most for `evaluations`.
+    """
+    device = np.array([random_placement(problem, rng) for _ in goals], np.int16).reshape(-1, problem.g)
+    value = _values(simulated(problem, session, device)) if len(goals) else np.zeros(0)
+    used = np.ones(len(goals), np.int64)
+    while len(going := np.flatnonzero((value > goals) & (used < evaluations))):
+        other = device[going]
+        for row in other:
+            for g in rng.integers(0, problem.g, rng.integers(1, 3)):
+                row[g] = _any(problem, int(g), rng)
+        found = _values(simulated(problem, session, other))
+        used[going] += 1
+        better = found <= value[going]
+        device[going[better]], value[going[better]] = other[better], found[better]
+    return device, used
+
+
+def _any(problem: Problem, group: int, rng: Generator) -> np.int16:
+    return np.int16(rng.choice(np.flatnonzero(problem.allowed[group])))
+
+
+def _values(found: Measurements) -> NDArray[np.float64]:
+    """[b] seconds; inf for a placement that does not fit."""
+    return np.where(found.fits, found.value_s, np.inf)

@@ -1,0 +1,121 @@
+"""`placekit cluster profile`: measures a machine and a program's operations, and writes files that a run can read."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from placekit_core import BackendError, Calibration, Cluster, ConfigError, Registry, RunError
+from placekit_core.cli.arguments import quoted
+from placekit_core.cli.compose import assembled
+from placekit_core.cli.console import table
+from placekit_core.contracts.units import count, percent, seconds
+from placekit_inspect.number_options import Number, NumbersParser
+from placekit_inspect.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Measure with the backend that the options name, on the cluster and for the programs that they name."""
+    parser = NumbersParser(
+        "cluster profile",
+        "Measure this machine and the operations of a program, and write files that a run can read.",
+        {"repeats": Number(9, "how often each figure is measured")},
+    )
+    parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CLUSTER} and {COSTS}")
+    arguments = parser.read(argv)
+    out = out_dir(arguments.out)
+    options = arguments.options
+    parts = assembled(options, registry)
+    if parts.config.costs.file is not None:
+        raise ConfigError("costs.file is for runs: here costs are measured", "leave it out")
+    with new_folder(out):
+        programs = parts.programs
+        cluster = parts.cluster(programs[0])
+        found = parts.backend.calibrate(programs, cluster, repeats=arguments.numbers["repeats"])
+        _show(found, class_ratios([p.graph for p in programs], cluster, found))
+        _say(found, cluster, sum(int(p.graph.kernel.sum()) for p in programs))
+        write(found, out)
+    kept = " ".join(shlex.quote(o) for o in options if not o.lstrip("+").startswith("cluster="))
+    print(f"written to {out}; use it:\n  placekit run {kept} {files(out)}")
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if found.failures:
+        more = f" (and {len(found.failures) - 1} more)" if len(found.failures) > 1 else ""
+        raise BackendError(
+            f"{found.failures[0]}{more}",
+            f"the earlier measurements are in {out}; operations without a figure get their roofline cost",
+        )
+    return 0
+
+
+def out_dir(path: Path) -> Path:
+    """The folder that a command writes. Raises ConfigError for an option in its place."""
+    if "=" in str(path):
+        raise ConfigError(f"{path} is an option, not a folder", "the first argument is OUT_DIR")
+    return path
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path} exists already", "remove it, or choose another folder") from None
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror or e}", "choose another folder") from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def files(out: Path) -> str:
+    """The options that let a run use the files in `out`."""
+    paths = [f"{out}/{name}" for name in (CLUSTER, COSTS)]
+    if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would make a sweep of it
+        paths = [quoted(path) for path in paths]
+    return f"{shlex.quote(f'cluster={paths[0]}')} {shlex.quote(f'costs.file={paths[1]}')}"
+
+
+def _say(found: Calibration, cluster: Cluster, kernels: int) -> None:
+    """Print a summary of the figures, and what could not be measured."""
+    spread = ""
+    if not math.isnan(found.spread):
+        spread = f", spread {percent(found.spread)} ({percent(found.largest_spread)} at most)"
+    ended = f"interrupted: at most {found.repeats} samples" if found.interrupted else f"medians of {found.repeats}"
+    print(f"\n{found.figures} figures for {kernels} operations, {ended}{spread}, in {found.seconds:.1f} s")
+    for note in found.notes:
+        print(f"note: {note}")
+    if cluster.size > 1 and (
+        cluster.multicast or cluster.relay or len(cluster.routes.channels) != len(found.cluster.routes.channels)
+    ):
+        print(f"note: every two devices have a full-duplex link of their own in place of the links of {cluster.name!r}")
+
+
+def _show(found: Calibration, ratios: Sequence[ClassRatio]) -> None:
+    _devices(found.cluster)
+    if found.cluster.size > 1:
+        print()
+        r = found.cluster.routes
+        rows = [[c.name, f"{count(c.bytes_per_s)}B/s", seconds(c.latency_s)] for c in r.channels]
+        table(["link", "bandwidth", "latency"], rows)
+    print()
+    rows = [
+        [r.kind, r.op_class, f"{r.kernels}", seconds(r.measured_s), seconds(r.roofline_s), f"{r.ratio:.2f}"]
+        for r in ratios
+    ]
+    table(["device kind", "class", "operations", "measured", "roofline", "median ratio"], rows, left=2)
+
+
+def _devices(cluster: Cluster) -> None:
+    rows = []
+    for name, k in cluster.kinds.items():
+        rate = ", ".join(f"{d} {count(f)}FLOP/s" for d, f in k.flops_per_s.items())
+        rows.append([name, rate, f"{count(k.memory_bytes_per_s)}B/s", seconds(k.launch_overhead_s)])
+    table(["device kind", "reached", "bandwidth", "launch"], rows, left=2)

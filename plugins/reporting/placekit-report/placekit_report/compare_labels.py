@@ -1,0 +1,111 @@
+"""Names of rows: the policy, and in what else the runs of a table differ."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from placekit_core import Registry, Summary
+from placekit_core.run.assembly import SECTIONS, kind_of
+from placekit_core.run.config import CHANGES_NO_RESULT
+from placekit_report.compare_identity import place_of, problems, row_key
+
+
+def labels(results: list[Summary], registry: Registry) -> list[str]:
+    """Policies, with the choices and options in which runs on one program, machine and backend differ.
+
+    If one run differs in a section, every run of the same place names its choice in it.
+    """
+    found = []
+    for r in results:
+        rivals = [x for x in results if place_of(x) == place_of(r)]
+        found.append(" ".join([r.policy, *_differences(r, rivals, registry)]))
+    for words in (_other_files, partial(_other_code, registry=registry), _numbered):  # until no two rows look alike
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for i, (r, label) in enumerate(zip(results, found, strict=True)):
+            alike.setdefault((*place_of(r), r.status, label), []).append(i)
+        for same in (same for same in alike.values() if len(same) > 1):
+            for i, text in zip(same, words([results[i] for i in same]), strict=True):
+                found[i] += text
+    return found
+
+
+def _other_files(alike: list[Summary]) -> list[str]:
+    """Which of machine, program and costs differ between runs of one configuration: a file they read has changed."""
+    found = [""] * len(alike)
+    for name, what in (("cluster", "machine"), ("graph", "program"), ("costs", "costs")):
+        values = [problems(r)[name] for r in alike]
+        versions = list(dict.fromkeys(values))
+        if len(versions) > 1:
+            found = [
+                f"{f}, {what} {versions.index(v) + 1} of {len(versions)}" for f, v in zip(found, values, strict=True)
+            ]
+    return found
+
+
+def _other_code(alike: list[Summary], registry: Registry) -> list[str]:
+    """The versions that made runs of one configuration: their numbers, or whether it was the code that is installed."""
+    names = sorted({name for r in alike for name in r.code})
+    edited = [name for name in names if len({r.code.get(name) for r in alike}) > 1]
+    if not edited:
+        return [""] * len(alike)
+    numbers = [", ".join(f"{name} {r.versions.get(name, 'of no version')}" for name in edited) for r in alike]
+    if len(set(numbers)) == len(alike):
+        return [f", with {text}" for text in numbers]
+    now = registry.code(edited)
+    other = [", ".join(name for name in edited if r.code.get(name) != now.get(name)) for r in alike]
+    return [f", with other code of {text}" if text else ", with the code that is installed" for text in other]
+
+
+def _numbered(alike: list[Summary]) -> list[str]:
+    """Numbers for the rest: options whose texts are too long to tell them apart, or several other versions of code."""
+    keys = [row_key(r) for r in alike]
+    kinds = list(dict.fromkeys(keys))
+    return [f" ({kinds.index(key) + 1} of {len(kinds)})" if len(kinds) > 1 else "" for key in keys]
+
+
+def _differences(result: Summary, rivals: list[Summary], registry: Registry) -> list[str]:
+    """The choices and options of a run in which its rivals differ from it.
+
+    For its policy: the options in which other runs of the same policy differ. For a section where rivals have another
+    component: the component's name, and its options that are not the defaults or that differ between its runs.
+    """
+    hidden = CHANGES_NO_RESULT | {"seed", "workload"}
+    sections = [("cluster", "cluster"), ("graph", "importer")]
+    hidden |= {s for kind, s in sections if all(problems(x)[kind] == problems(result)[kind] for x in rivals)}
+    found = []
+    for section, own in sorted(result.config.items()):
+        if section in hidden:
+            continue
+        others = [_flat(x.config.get(section), section) for x in rivals]
+        values, name = _flat(own, section), f"{section}.name"
+        if any(o.get(name) != values.get(name) for o in others):
+            others = [o for o in others if o.get(name) == values[name]]
+            if section != "policy":  # the label begins with the policy's name, and no other policy has its options
+                found.append(f"{section}={values[name]}")
+                others += [_flat(d, section) for d in _defaults(section, str(values[name]), registry)]
+        differ = [k for k in sorted(values) if k != name and any(o.get(k) != values[k] for o in others)]
+        found += [f"{k}={_short(values[k])}" for k in differ]
+    return found
+
+
+def _flat(data: object, prefix: str) -> dict[str, object]:
+    if not isinstance(data, dict):
+        return {prefix: data}
+    return {k: v for key, value in data.items() for k, v in _flat(value, f"{prefix}.{key}").items()}
+
+
+def _defaults(section: str, name: str, registry: Registry) -> list[dict[str, Any]]:
+    """The defaults of a component; none if its plugin is not installed here."""
+    entries = registry.entries.get((kind_of(section), name), []) if section in SECTIONS else []
+    return [e.component.config().model_dump(mode="json") for e in entries]
+
+
+def _short(value: object) -> str:
+    """The text of an option's value: a long list as its first value and their number, other long texts without the middle."""
+    text = "default" if value is None else str(value)
+    if len(text) <= 40:
+        return text
+    if isinstance(value, list) and len(f"{value[0]}") <= 30:
+        return f"[{value[0]}, ... {len(value)} values]"
+    return f"{text[:18]}...{text[-19:]}"
