@@ -1,4 +1,4 @@
-"""Logger and command `report`: a page about a run, and the schedule and the profile of each program's placement.
+"""Logger `report`, which writes a page about each run, and command `compare`, which sets runs side by side.
 
 From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
 """
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
 @hookimpl
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """The page of the run; and trace and profile of each program for which a placement was found."""
+    """Write the page of the run, and a trace of each program that was placed."""
     from placekit_report.logger import write_files
 
     write_files(run_dir, result, installed())
@@ -43,15 +43,8 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`report` and `compare`."""
+    """`compare`."""
     return [
-        Command(
-            name="report",
-            usage="RUN_DIR [RUN_DIR] [--out FILE]",
-            summary="a page about a run: timeline, modules, memory, search",
-            target="placekit_report.command:main",
-            group="look",
-        ),
         Command(
             name="compare",
             usage="DIR ... [--csv | --md | --html | --json] [--out FILE]",

@@ -2,11 +2,12 @@
 
 The cause of an event is the event at whose end it started: the one that produced or brought its last input, or that released its
 device or link. The critical path is the chain of causes that leads to the event which ends last. A simulator says the causes
-itself (`placekit_scheduling.Trace`); elsewhere `placekit_report.derived_causes` takes them from the times.
+itself (`placekit_scheduling.Trace`); elsewhere `derived_causes` takes them from the times.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from placekit_scheduling.tracing import Traced, run_traced
 
 from placekit_core import BackendError, Placement, Problem, Schedule, Session
-from placekit_report.derived_causes import derived_causes, derived_span_causes
 from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, WHY as WHY, Events
 from placekit_report.resources import launch_share
 
 LAUNCHES, WAITING = "launch overhead", "waiting"
+CLOCKS_S = 2e-5
+"""Seconds by which the clocks of two devices may differ in a measured step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +65,7 @@ def explain(
         run = run_traced(kernel, problem, placement.device, placement.priority)
         cause, why, last = _traced(problem, schedule, run)
     else:
-        spans = schedule.spans
-        found = derived_causes(problem, schedule, measured) if spans is None else derived_span_causes(problem, spans)
-        cause, why = found
+        cause, why = derived_causes(events, CLOCKS_S if measured else 0.0)
         last = int(np.where(events.ran, events.end_s, -1.0).argmax()) if events.ran.any() else -1
     path = [last] if last >= 0 else []
     while path and cause[path[-1]] >= 0:
@@ -80,6 +80,41 @@ def explain(
         part_s=seconds,
         derived=not traced,
     )
+
+
+def derived_causes(events: Events, slack_s: float = 0.0) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
+    """[m] cause and [m] reason of each event, from the times alone: of what could have held it back, what ended last.
+
+    A computation may have waited for transfers to its device and for computations there; a transfer for computations on its
+    source, and for transfers between the same devices. A cause may end up to `slack_s` after the start.
+    """
+    start, end = events.start_s.tolist(), events.end_s.tolist()
+    device, to = events.device.tolist(), events.to.tolist()
+    ended: dict[tuple[str, int, int], list[tuple[float, float, int]]] = {}
+    for i in np.flatnonzero(events.ran).tolist():
+        own = (end[i], start[i], i)
+        if to[i] < 0:
+            ended.setdefault(("computed", device[i], -1), []).append(own)
+        else:
+            ended.setdefault(("arrived", to[i], -1), []).append(own)
+            ended.setdefault(("sent", device[i], to[i]), []).append(own)
+    for rows in ended.values():
+        rows.sort()
+    cause, why = np.full(len(start), -1, np.int32), np.full(len(start), NONE, np.int8)
+    for i in np.flatnonzero(events.ran).tolist():
+        if to[i] < 0:
+            choices = [(("arrived", device[i], -1), TRANSFER), (("computed", device[i], -1), DEVICE)]
+        else:
+            choices = [(("computed", device[i], -1), INPUT), (("sent", device[i], to[i]), LINK)]
+        latest = -1.0
+        for key, reason in choices:
+            rows = ended.get(key, [])
+            at = bisect_right(rows, (start[i] + slack_s, np.inf, 0)) - 1
+            while at >= 0 and rows[at] >= (end[i], start[i], i):  # so that no chain of causes is a circle
+                at -= 1
+            if at >= 0 and rows[at][0] > latest:
+                latest, cause[i], why[i] = rows[at][0], rows[at][2], reason
+    return cause, why
 
 
 def copies_of(problem: Problem, schedule: Schedule, run: Traced) -> NDArray[np.int64]:

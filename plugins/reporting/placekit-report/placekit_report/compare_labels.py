@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from placekit_core import Registry, Summary
@@ -14,54 +13,21 @@ from placekit_report.compare_identity import place_of, problems, row_key
 def labels(results: list[Summary], registry: Registry) -> list[str]:
     """Policies, with the choices and options in which runs on one program, machine and backend differ.
 
-    If one run differs in a section, every run of the same place names its choice in it.
+    If one run differs in a section, every run of the same place names its choice in it. Rows that would still have the same
+    label are numbered, such as those of another version of the code.
     """
     found = []
     for r in results:
         rivals = [x for x in results if place_of(x) == place_of(r)]
         found.append(" ".join([r.policy, *_differences(r, rivals, registry)]))
-    for words in (_other_files, partial(_other_code, registry=registry), _numbered):  # until no two rows look alike
-        alike: dict[tuple[str, ...], list[int]] = {}
-        for i, (r, label) in enumerate(zip(results, found, strict=True)):
-            alike.setdefault((*place_of(r), r.status, label), []).append(i)
-        for same in (same for same in alike.values() if len(same) > 1):
-            for i, text in zip(same, words([results[i] for i in same]), strict=True):
-                found[i] += text
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for i, (r, label) in enumerate(zip(results, found, strict=True)):
+        alike.setdefault((*place_of(r), r.status, label), []).append(i)
+    for same in alike.values():
+        kinds = list(dict.fromkeys(row_key(results[i]) for i in same))
+        for i in same if len(kinds) > 1 else ():
+            found[i] += f" ({kinds.index(row_key(results[i])) + 1} of {len(kinds)})"
     return found
-
-
-def _other_files(alike: list[Summary]) -> list[str]:
-    """Which of machine, program and costs differ between runs of one configuration: a file they read has changed."""
-    found = [""] * len(alike)
-    for name, what in (("cluster", "machine"), ("graph", "program"), ("costs", "costs")):
-        values = [problems(r)[name] for r in alike]
-        versions = list(dict.fromkeys(values))
-        if len(versions) > 1:
-            found = [
-                f"{f}, {what} {versions.index(v) + 1} of {len(versions)}" for f, v in zip(found, values, strict=True)
-            ]
-    return found
-
-
-def _other_code(alike: list[Summary], registry: Registry) -> list[str]:
-    """The versions that made runs of one configuration: their numbers, or whether it was the code that is installed."""
-    names = sorted({name for r in alike for name in r.code})
-    edited = [name for name in names if len({r.code.get(name) for r in alike}) > 1]
-    if not edited:
-        return [""] * len(alike)
-    numbers = [", ".join(f"{name} {r.versions.get(name, 'of no version')}" for name in edited) for r in alike]
-    if len(set(numbers)) == len(alike):
-        return [f", with {text}" for text in numbers]
-    now = registry.code(edited)
-    other = [", ".join(name for name in edited if r.code.get(name) != now.get(name)) for r in alike]
-    return [f", with other code of {text}" if text else ", with the code that is installed" for text in other]
-
-
-def _numbered(alike: list[Summary]) -> list[str]:
-    """Numbers for the rest: options whose texts are too long to tell them apart, or several other versions of code."""
-    keys = [row_key(r) for r in alike]
-    kinds = list(dict.fromkeys(keys))
-    return [f" ({kinds.index(key) + 1} of {len(kinds)})" if len(kinds) > 1 else "" for key in keys]
 
 
 def _differences(result: Summary, rivals: list[Summary], registry: Registry) -> list[str]:

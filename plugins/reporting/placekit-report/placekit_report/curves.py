@@ -1,26 +1,20 @@
-"""The curves of a search: the best value and the mean against evaluations and seconds, also of the same job's other seeds."""
+"""The curve of a search: the best value against evaluations and seconds."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from placekit_core import HISTORY, RunError, parse_json, parse_text, read_bytes, reading
+from placekit_core import HISTORY, RunError, parse_text, read_bytes, reading
 
 FILE = "history.csv"
 POINTS = 1_000
 """Points of a curve: every improvement, as far as there is room, and others at equal distances."""
-SEEDS = 20
-"""Other seeds that a report shows at most."""
-_SEED = re.compile(r"(?<![\w.])seed=(\d+)")
-_OF_NO_RESULT = ("seed", "run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects")
 _MAX_BYTES = 2**26
 Rows = Sequence[tuple[float, ...]]
 
@@ -36,7 +30,7 @@ def curve(rows: Rows, seed: int, label: str = "") -> dict[str, Any]:
         "seed": seed,
         "label": label or f"seed {seed}",
         "evaluations": column["evaluations"].astype(np.int64),
-        **{name: column[name].tolist() for name in ("seconds", "best_s", "mean_s")},
+        **{name: column[name].tolist() for name in ("seconds", "best_s")},
     }
 
 
@@ -63,38 +57,3 @@ def read_history(folder: Path) -> list[tuple[float, ...]]:
             return [tuple(float(c) if c else math.nan for c in row) for row in kept]
         except csv.Error as e:
             raise ValueError(e) from None
-
-
-def other_seeds(run_dir: Path, config: Mapping[str, Any]) -> Iterator[tuple[int, Path]]:
-    """Seed and folder of the runs of a sweep that differ from `run_dir` in nothing but their seed, by seed.
-
-    The folders of a sweep's jobs are named by their options, so only folders with another seed in their name are read.
-    """
-    name = run_dir.absolute().name
-    if not _SEED.search(name):
-        return
-    own, found = _same(config), list[tuple[int, Path]]()
-    pattern = re.compile(_SEED.sub(lambda _: r"seed=(\d+)", re.escape(name)))
-    for folder in run_dir.absolute().parent.iterdir():
-        match = pattern.fullmatch(folder.name)
-        if match and folder.name != name:
-            found.append((int(match[1]), folder))
-    shown = 0
-    for seed, folder in sorted(found):
-        if shown < SEEDS and (other := _config(folder)) is not None and _same(other) == own:
-            shown += 1
-            yield seed, folder
-
-
-def _config(folder: Path) -> Mapping[str, Any] | None:
-    """The configuration of a run; None if there is none that can be read."""
-    try:
-        data = parse_json(read_bytes(folder / "config.json"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-def _same(config: Mapping[str, Any]) -> str:
-    """What two runs share if they differ in their seed only."""
-    return json.dumps({k: v for k, v in config.items() if k not in _OF_NO_RESULT}, sort_keys=True)

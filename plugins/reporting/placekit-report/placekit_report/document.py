@@ -24,25 +24,20 @@ from placekit_core import (
     Summary,
     __version__,
     compared,
-    roofline,
     units,
 )
 from placekit_report.causes import WHY, explain
 from placekit_report.curves import Rows, curve
 from placekit_report.device_usage import device_usage
-from placekit_report.memory import DeviceMemory, memory_over_time, thinned
 from placekit_report.modules import cut_table, module_table
 from placekit_report.page.markup import duration
 from placekit_report.page.sections import STEPS, value_name
-from placekit_report.shared_colours import colour_together
 from placekit_report.timeline import timeline
 from placekit_report.whatif import Change, what_would_change
 
 FORMAT, VERSION = "placekit-report", 1
 TIMELINES = 8
 """Programs of a family that have a timeline: the first ones that fit."""
-MEMORY_POINTS = 16_000
-"""Points of memory over time, of all devices together; a device has at most 2,000."""
 DIGITS = 9
 """Decimal places of seconds that are not in result.json."""
 
@@ -64,7 +59,6 @@ class Part:
         found: the objects; None if the program could not be opened again.
         simulation: what can simulate the placement again, for causes and for what would change it; None if nothing can.
         recorded: the schedule is a measured one.
-        others: histories of the same job with other seeds.
     """
 
     summary: ProgramSummary
@@ -72,42 +66,30 @@ class Part:
     found: ProgramResult | None = None
     simulation: Simulation | None = None
     recorded: bool = False
-    others: Sequence[tuple[int, Rows]] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run: its name in the page, result.json, its programs, the command that makes it, and what the page lacks."""
+    """One run: its name in the page, result.json and its programs."""
 
     name: str
     summary: Summary
     parts: Sequence[Part]
-    command: str
-    notes: Sequence[str] = ()
 
 
-def document(runs: Sequence[Run]) -> dict[str, Any]:
-    """The data of a page about one run, or about two that are compared."""
-    return document_of([_run(r) for r in runs])
-
-
-def document_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same, from the data of each run as it stands in a page."""
-    titles = dict.fromkeys(f"{r['summary']['workload']} on {r['summary']['cluster']}" for r in runs)
-    data = {
+def document(run: Run) -> dict[str, Any]:
+    """The data of the page of a run."""
+    return {
         "format": FORMAT,
         "version": VERSION,
-        "title": " and ".join(titles),
+        "title": f"{run.summary.workload} on {run.summary.cluster}",
         "placekit": __version__,
-        "command": runs[0]["command"],
-        "runs": list(runs),
+        "run": _run(run),
     }
-    colour_together(data)
-    return data
 
 
 def _run(run: Run) -> dict[str, Any]:
-    summary, notes = run.summary, list(run.notes)
+    summary, notes = run.summary, list[str]()
     if summary.status != "finished":
         notes.append(
             f"the run {'was interrupted' if summary.status == 'interrupted' else 'failed'}: it shows what was found"
@@ -124,7 +106,6 @@ def _run(run: Run) -> dict[str, Any]:
         notes.append(f"{drawn} of {with_timeline} programs have a timeline")
     return {
         "name": run.name,
-        "command": run.command,
         "summary": summary.model_dump(mode="json"),
         "truth": "simulated" if summary.simulated else "measured",
         "truth_text": _truth(run),
@@ -154,25 +135,11 @@ def _truth(run: Run) -> str:
 
 def _costs(run: Run) -> str:
     """Where the seconds of the operations come from."""
-    problems = [part.found.problem for part in run.parts if part.found is not None]
-    kinds = {kind for problem in problems for kind in _estimates(problem)}
-    rest = "seconds that came with the program" if kinds == {True} else "costs of the roofline model"
-    rest += " and seconds that came with the program" if kinds == {True, False} else ""
     shares = [p.measured_costs for p in run.summary.programs]
     share = sum(shares) / len(shares) if shares else 0.0
     if share in (0, 1):
-        return "measured costs" if share else rest if problems else "costs that were not measured"
-    mean = "a mean of " if len(set(shares)) > 1 else ""
-    rest = rest if problems else "costs that were not measured"
-    return f"measured costs for {mean}{units.percent(share)} of the kernels and {rest} for the others"
-
-
-def _estimates(problem: Problem) -> set[bool]:
-    """Whether kernels that were not measured have seconds of their own, other than those of the roofline model: some or all."""
-    costs, cluster = problem.costs, problem.cluster
-    measured = costs.measured[:, [costs.kinds.index(kind) for kind in cluster.device_kind]]
-    estimate = roofline(problem.graph, cluster).on(cluster)
-    return set((problem.op_s != estimate)[problem.graph.kernel[:, None] & ~measured].tolist())
+        return "measured costs" if share else "costs that were not measured"
+    return f"measured costs for {units.percent(share)} of the kernels, and estimates for the others"
 
 
 def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dict[str, Any]:
@@ -180,6 +147,7 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
     data: dict[str, Any] = {
         "program": own.program,
         "objective": summary.objective,
+        "unit": summary.unit,
         **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
         "error": own.error,
         "notes": [*own.notes, *([own.error] if own.error else [])],
@@ -189,8 +157,7 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
         "timeline": None,
         "modules": {k: [] for k in ("name", "parent", "depth", "seconds", "bytes", "operations", "device_seconds")},
         "cut": None,
-        "memory": None,
-        "search": [curve(part.history, summary.seed), *(curve(rows, seed) for seed, rows in part.others)],
+        "search": curve(part.history, summary.seed),
         "change": None,
     }
     found = part.found
@@ -237,7 +204,7 @@ def _of_schedule(part: Part, draws: bool, notes: list[str]) -> dict[str, Any]:
 
 
 def _analyses(part: Part, notes: list[str]) -> dict[str, Any]:
-    """Timeline, memory, and what would change the step."""
+    """Timeline, and what would change the step."""
     found, simulation = part.found, part.simulation
     assert found is not None
     problem, schedule, placement = found.problem, found.schedule, found.placement
@@ -249,33 +216,10 @@ def _analyses(part: Part, notes: list[str]) -> dict[str, Any]:
     data: dict[str, Any] = {"timeline": timeline(problem, schedule, causes, WHY)}
     if causes.derived:
         notes.append("why an event started is told from the times of the timeline: the backend records no causes")
-    peaks = found.measurements.peak_bytes[0] if found.measurements is not None else None
-    if peaks is not None:
-        memory = memory_over_time(problem, schedule, placement, own, peaks)
-        data["memory"] = (
-            {"device": [_memory(device, len(memory.devices)) for device in memory.devices]} if memory.devices else None
-        )
-        notes += [memory.reason] if memory.reason else []
     change = what_would_change(problem, schedule, placement, causes, backend, session)
     data["change"] = _change(problem, change)
     notes += [change.reason] if change.reason else []
     return data
-
-
-def _memory(device: DeviceMemory, devices: int) -> dict[str, Any]:
-    time_s, bytes_ = thinned(device, min(2_000, max(100, MEMORY_POINTS // devices)))
-    return {
-        "time_s": time_s,
-        "bytes": bytes_.astype(np.int64),
-        "peak_s": device.peak_s,
-        "peak_bytes": device.peak_bytes,
-        "capacity_bytes": device.capacity_bytes,
-        "holders": {
-            "name": [h.name for h in device.holders],
-            "bytes": [h.bytes_ for h in device.holders],
-            "what": [h.what for h in device.holders],
-        },
-    }
 
 
 def _change(problem: Problem, change: Change) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from placekit_core import Problem, Schedule
 
-NONE, INPUT, TRANSFER, DEVICE, LINK, AHEAD, BARRIER = range(7)
+NONE, INPUT, TRANSFER, DEVICE, LINK, AHEAD = range(6)
 WHY = (
     "started at once",
     "waited for its input from",
@@ -17,7 +17,6 @@ WHY = (
     "waited for the device, which ran",
     "waited for the link, which sent",
     "was copied ahead, once the device had run",
-    "waited for the barrier after",
 )
 """Why something started; the name of the operation, or of the transfer's tensor, follows."""
 

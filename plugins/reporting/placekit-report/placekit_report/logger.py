@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from placekit_core import Backend, PlacekitError, Problem, Registry, Result, RunError, write_atomically
-from placekit_report.curves import other_seeds, read_history
+from placekit_core import Backend, PlacekitError, Problem, Registry, Result, write_atomically
 from placekit_report.document import TIMELINES, Part, Run, Simulation, document, shown
 from placekit_report.page import render
-from placekit_report.rerun_command import command
 from placekit_report.trace import TRACE, write_trace
 
 PAGE = "report.html"
@@ -27,10 +25,10 @@ def write_files(run_dir: Path, result: Result, registry: Registry) -> None:
 
 
 def write_page(run_dir: Path, result: Result, registry: Registry) -> None:
-    """`report.html`, with the histories of the same job of a sweep with other seeds, as far as they are there."""
+    """Write `report.html`."""
     with contextlib.ExitStack() as stack:
         run = run_of(run_dir, result, registry, stack)
-        page = render(document([run]))
+        page = render(document(run))
     write_atomically(run_dir / PAGE, page.encode())
 
 
@@ -38,20 +36,15 @@ def run_of(run_dir: Path, result: Result, registry: Registry, stack: contextlib.
     """The data of a result; `stack` closes the sessions that simulate its placements again."""
     summary = result.summary
     config, parts, drawn = summary.config, list[Part](), 0
-    others = list(other_seeds(run_dir, config))
     backend = simulating(config, summary.simulated, registry)
     for p in result.programs:
         simulation = None
         if p.schedule is not None and drawn < TIMELINES:
             drawn += 1
             simulation = simulated(backend, p.problem, stack)
-        histories = []
-        for seed, folder in others:
-            with contextlib.suppress(RunError):  # that run has not begun to evaluate
-                histories.append((seed, read_history(folder / p.summary.directory)))
         measured = not summary.simulated and p.schedule is not None
-        parts.append(Part(p.summary, p.history, p, simulation, measured, histories))
-    return Run(shown(run_dir), summary, parts, command(config, registry))
+        parts.append(Part(p.summary, p.history, p, simulation, measured))
+    return Run(shown(run_dir), summary, parts)
 
 
 def simulating(config: Mapping[str, Any], simulated: bool, registry: Registry) -> Backend | None:

@@ -130,7 +130,7 @@ def lanes(
     return found
 
 
-def _tracks(problem: Problem, items: Items) -> tuple[dict[str, list[Any]], NDArray[np.int64]]:
+def tracks_of(problem: Problem, items: Items) -> tuple[dict[str, list[Any]], NDArray[np.int64]]:
     """`tracks` of a report, and [m] the track of each item: devices with their streams, then pairs of devices and lanes."""
     size, names = problem.cluster.size, problem.cluster.device_names
     sent = np.flatnonzero(items.to >= 0)
@@ -164,7 +164,7 @@ class Texts:
 def timeline(problem: Problem, schedule: Schedule, causes: Causes, why: tuple[str, ...]) -> dict[str, Any]:
     """`timeline` of a report. `causes` counts items as `Items` does; `why` has the sentences of `causes.why`."""
     items = Items.of(problem, schedule)
-    tracks, track = _tracks(problem, items)
+    tracks, track = tracks_of(problem, items)
     kept = _kept(items, causes.critical)
     order = kept[np.lexsort((items.end_s[kept], items.start_s[kept], track[kept]))]
     event = np.full(len(items.shown), -1)

@@ -27,8 +27,6 @@ LEAST = 20
 BEST = 5
 ROUNDING = 1e-9
 """Relative difference from which a value is another one."""
-FULL = 0.9
-"""Share of a device's memory from which more memory is looked at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +115,6 @@ def what_would_change(
     critical_s, transfers = _critical_s(problem, schedule, causes), len(schedule.transfer_tensor)
     tried = _Tried(problem, placement, critical_s, transfers, session, value_s)
     resources = _resources(problem, placement, backend, value_s)
-    for name, value in tried.with_more_memory(now.peak_bytes[0]):
-        resources.append((name, value))
     resources.sort(key=lambda row: (row[1], row[0]))
     values = np.asarray([value for _, value in resources], np.float64)
     more = Resources(tuple(name for name, _ in resources), values, _gain(values, value_s))
@@ -200,14 +196,11 @@ class _Tried:
         self.values = np.where(np.isfinite(found.value_s), found.value_s, np.inf)
         self.peak_bytes = found.peak_bytes
 
-    def fitting(self, capacity: NDArray[np.float64]) -> NDArray[np.intp]:
-        """The moves that fit in these [D] capacities, the lowest value first."""
-        rows = np.flatnonzero((self.peak_bytes <= capacity).all(axis=1) & np.isfinite(self.values))
-        return rows[np.argsort(self.values[rows], kind="stable")]
-
     def moves(self) -> Moves:
         """The best of them."""
-        fits = self.fitting(self.problem.cluster.memory_bytes)
+        fit = (self.peak_bytes <= self.problem.cluster.memory_bytes).all(axis=1) & np.isfinite(self.values)
+        fits = np.flatnonzero(fit)
+        fits = fits[np.argsort(self.values[fits], kind="stable")]
         best = fits[np.sort(np.unique(self.group[fits], return_index=True)[1])[:BEST]]
         tried, better = len(self.group), int((self.values[fits] < self.value_s * (1 - ROUNDING)).sum())
         text = f"{better or 'none'} of {tried} single moves that were simulated would be faster"
@@ -223,20 +216,6 @@ class _Tried:
             gain=_gain(values, self.value_s),
             text=text,
         )
-
-    def with_more_memory(self, peak_bytes: NDArray[np.float64]) -> Iterator[tuple[str, float]]:
-        """For kinds of device that are nearly full: the best single move if they had twice the memory.
-
-        More memory changes no time of the same placement, so it helps only another one.
-        """
-        cluster = self.problem.cluster
-        for kind in cluster.kind_names:
-            own = np.asarray([k == kind for k in cluster.device_kind])
-            if (peak_bytes > FULL * cluster.memory_bytes)[own].any():
-                rows = self.fitting(np.where(own, 2 * cluster.memory_bytes, cluster.memory_bytes))
-                best = min([self.value_s, *self.values[rows[:1]].tolist()])
-                who = f"each {kind}" if own.sum() > 1 else kind
-                yield f"{who} has 2x the memory, with the best single move", best
 
 
 def _critical_s(problem: Problem, schedule: Schedule, causes: Causes) -> NDArray[np.float64]:

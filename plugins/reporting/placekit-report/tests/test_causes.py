@@ -57,17 +57,19 @@ def test_launches_are_a_part_of_estimated_seconds_only() -> None:
 
 
 def test_a_measured_schedule_has_gaps() -> None:
-    """The device starts b half a second after the transfer; c begins before the clock of its device says that b's is over."""
+    """The device starts a and b a quarter of a second late."""
     problem = with_seconds(three_on_two(), SECONDS)
     schedule = Simulator().open(problem).schedule(problem.placement(DEVICES))
-    late, sent_s = np.array([0, 0.25, 0.25, 0.5, 0.4]), schedule.transfer_end_s + np.array([0.25, 0.5])
+    late, sent_s = np.array([0, 0.25, 0.25, 0.5, 0.5]), schedule.transfer_end_s + np.array([0.25, 0.5])
     schedule = replace(schedule, op_start_s=schedule.op_start_s + late, op_end_s=schedule.op_end_s + late)
-    schedule = replace(schedule, transfer_start_s=schedule.transfer_start_s + 0.25, transfer_end_s=sent_s)
+    schedule = replace(
+        schedule, transfer_start_s=schedule.transfer_start_s + np.array([0.25, 0.5]), transfer_end_s=sent_s
+    )
     causes = explain(problem, schedule, measured=True)
     assert causes.why.tolist() == [NONE, NONE, DEVICE, TRANSFER, TRANSFER, INPUT, INPUT]
     parts = dict(zip(causes.part_name, causes.part_s.tolist(), strict=True))
     assert parts["waiting"] == pytest.approx(0.5), "before a, and before b"
-    assert causes.part_s.sum() == pytest.approx(15.4)
+    assert causes.part_s.sum() == pytest.approx(15.5)
 
 
 def test_a_transfer_waits_for_the_link_and_streams_ahead() -> None:
@@ -87,20 +89,6 @@ def test_a_transfer_waits_for_the_link_and_streams_ahead() -> None:
     session = Simulator(prefetch=0).open(problem)
     causes = explain(problem, session.schedule(placement), placement, session)
     assert (causes.cause[5], WHY[causes.why[5]]) == (2, "was copied ahead, once the device had run")
-
-
-def test_a_barrier_is_a_cause() -> None:
-    """a (1 s) and c (3 s) are level 0, on both devices; b reads a on the same device after the barrier."""
-    b = GraphBuilder("levels")
-    [y] = b.add("a", outputs=[1])
-    b.add("c")
-    b.add("b", inputs=[y])
-    problem = with_seconds(Problem.of(b.build(), three_on_two().cluster), [1, 3, 1])
-    schedule = BulkSynchronous().open(problem).schedule(problem.placement([0, 1, 0]))
-    causes = explain(problem, schedule)
-    assert (causes.cause[2], WHY[causes.why[2]]) == (1, "waited for the barrier after")
-    assert causes.critical.tolist() == [1, 2]
-    assert explain(problem, schedule, measured=True).why[2] == INPUT, "no clock shows a barrier"
 
 
 def check(problem: Problem, schedule: Schedule, causes: Causes, exact: bool) -> None:
@@ -137,16 +125,6 @@ def test_causes_of_simulations(case: Case, prefetch: int | None, noise: float) -
     derived = explain(problem, schedule)
     check(problem, schedule, derived, exact=False)
     assert derived.derived
-
-
-@settings(max_examples=40, deadline=None)
-@given(case=problems(max_n=24, max_devices=4))
-def test_causes_of_barriers_are_exact(case: Case) -> None:
-    problem = case.problem
-    placement = problem.placement(*random_placements(case.rng, problem, 1).one(0))
-    schedule = BulkSynchronous().open(problem).schedule(placement)
-    causes = explain(problem, schedule)
-    check(problem, schedule, causes, exact=True)  # something of its own, or another before a barrier, ended just then
 
 
 def test_causes_of_micro_batches() -> None:

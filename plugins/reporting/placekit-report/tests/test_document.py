@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from placekit_report import placekit_next_steps
 from placekit_report.curves import POINTS, curve
-from placekit_report.document import TIMELINES, Part, Run, Simulation, document
+from placekit_report.document import TIMELINES, Part, Run, document
 from placekit_report.logger import PAGE
 from placekit_report.modules import COLOURS, CUTS, DEEPEST, NODES, OTHER, Tree, colours, cut_table, module_table
 from placekit_report.timeline import HIDDEN, Items, lanes, timeline
@@ -56,13 +56,13 @@ def run(folder: Path, source: Any = None, **options: Any) -> dict[str, Any]:
 def page(folder: Path) -> dict[str, Any]:
     data = embedded(folder / PAGE)
     check(data)
-    assert data["runs"][0]["summary"] == json.loads((folder / "result.json").read_text())
+    assert data["run"]["summary"] == json.loads((folder / "result.json").read_text())
     return data
 
 
 def test_the_page_of_a_run_has_the_numbers_of_its_result(tmp_path: Path) -> None:
     data = run(tmp_path / "r")
-    [only] = data["runs"]
+    only = data["run"]
     [p] = only["programs"]
     assert data["title"] == "net on test2"
     assert (only["truth"], only["notes"]) == ("simulated", [])
@@ -72,8 +72,7 @@ def test_the_page_of_a_run_has_the_numbers_of_its_result(tmp_path: Path) -> None
     )
     assert p["timeline"]["end_s"] == p["value_s"]
     assert p["headroom"]["device"] in p["devices"]["name"]
-    assert len(p["memory"]["device"]) == 2
-    assert p["search"][0]["best_s"][-1] == p["value_s"]
+    assert p["search"]["best_s"][-1] == p["value_s"]
     for table in (p["change"]["moves"], p["change"]["resources"]):
         for value, gain in zip(table["value_s"], table["gain"], strict=True):
             assert gain == pytest.approx(1 - value / p["value_s"])
@@ -83,7 +82,7 @@ def test_the_page_of_a_run_has_the_numbers_of_its_result(tmp_path: Path) -> None
 def test_the_page_changes_no_result_and_is_the_same_each_time(tmp_path: Path) -> None:
     texts = []
     for name in "ab":
-        data = run(tmp_path / name)["runs"][0]
+        data = run(tmp_path / name)["run"]
         assert data["programs"][0]["seconds"] == data["summary"]["seconds"]
         texts.append({k: v for k, v in data["programs"][0].items() if k not in ("seconds", "search")})
     assert texts[0] == texts[1]
@@ -94,7 +93,7 @@ def test_the_page_changes_no_result_and_is_the_same_each_time(tmp_path: Path) ->
 )
 def test_any_name_is_data(tmp_path: Path, odd: str) -> None:
     data = run(tmp_path / "r", network(2, f"net {odd}", odd))
-    [p] = data["runs"][0]["programs"]
+    [p] = data["run"]["programs"]
     assert any(odd in text for text in p["timeline"]["texts"])
     assert (tmp_path / "r" / PAGE).read_text().count("alert(1)</script>") == 0
 
@@ -102,8 +101,8 @@ def test_any_name_is_data(tmp_path: Path, odd: str) -> None:
 def test_a_run_that_does_not_fit(tmp_path: Path) -> None:
     with pytest.raises(NothingFits):
         run(tmp_path / "r", cluster=fakes.gpus(memory_bytes=4_000_000), policy="single_gpu")
-    [p] = page(tmp_path / "r")["runs"][0]["programs"]
-    assert (p["fits"], p["value_s"], p["timeline"], p["memory"], p["change"]) == (False, None, None, None, None)
+    [p] = page(tmp_path / "r")["run"]["programs"]
+    assert (p["fits"], p["value_s"], p["timeline"], p["change"]) == (False, None, None, None)
     assert (p["modules"]["name"], p["cut"]) == ([], None)
     assert p["devices"]["memory_bytes"] == [4_000_000] * 2
 
@@ -112,7 +111,7 @@ def test_a_family_has_all_programs_and_few_timelines(tmp_path: Path, monkeypatch
     assert TIMELINES == 8
     for module in ("document", "logger"):
         monkeypatch.setattr(f"placekit_report.{module}.TIMELINES", 2)
-    data = run(tmp_path / "r", [Program(network(1, f"n{i}")) for i in range(3)])["runs"][0]
+    data = run(tmp_path / "r", [Program(network(1, f"n{i}")) for i in range(3)])["run"]
     assert [p["timeline"] is not None for p in data["programs"]] == [True, True, False]
     assert data["programs"][-1]["modules"]["seconds"][0] > 0
     assert data["notes"] == ["2 of 3 programs have a timeline"]
@@ -124,7 +123,7 @@ def test_a_pipeline_shows_the_tasks_of_all_micro_batches(tmp_path: Path) -> None
     found = place(
         network(), cluster=machine(), policy=halves, grouper="none", backend=backend, run_dir=tmp_path / "r", budget=10
     )
-    [p] = page(tmp_path / "r")["runs"][0]["programs"]
+    [p] = page(tmp_path / "r")["run"]["programs"]
     t = p["timeline"]
     assert t["micro_batches"]
     assert set(t["colours"]["module"]) >= {"forward", "backward"}
@@ -145,7 +144,7 @@ def halves(task: Task, rng: np.random.Generator) -> Placement:
 
 def test_a_streamed_run(tmp_path: Path) -> None:
     data = run(tmp_path / "r", backend={"name": "simulator", "prefetch": 2}, policy=halves)
-    assert data["runs"][0]["programs"][0]["timeline"] is not None
+    assert data["run"]["programs"][0]["timeline"] is not None
 
 
 def test_an_interrupted_run(tmp_path: Path) -> None:
@@ -155,13 +154,13 @@ def test_an_interrupted_run(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "r", policy=stops)
-    data = page(tmp_path / "r")["runs"][0]
+    data = page(tmp_path / "r")["run"]
     assert data["summary"]["status"] == "interrupted"
     assert data["programs"][0]["timeline"] is not None
 
 
 def test_a_backend_of_a_python_program_is_not_asked_again(tmp_path: Path) -> None:
-    data = run(tmp_path / "r", backend=fakes.FakeBackend())["runs"][0]
+    data = run(tmp_path / "r", backend=fakes.FakeBackend())["run"]
     change = data["programs"][0]["change"]
     assert change["moves"]["value_s"] == change["resources"]["value_s"] == []
     assert change["reason"] in data["notes"]
@@ -173,7 +172,7 @@ def test_a_measured_run_says_what_is_measured(tmp_path: Path) -> None:
     program = einsum.EinsumImporter(program="chainmm", sizes={"n": 16}).load()[0]
     backend = {"name": "cpu", "devices": 2, "steps": 2, "warm_up": 1}
     cluster = cuda.CPUBackend(devices=2).devices()
-    data = run(tmp_path / "r", program, cluster=cluster, backend=backend, budget=4)["runs"][0]
+    data = run(tmp_path / "r", program, cluster=cluster, backend=backend, budget=4)["run"]
     [p] = data["programs"]
     assert data["truth"] == "measured"
     assert "measured by backend 'cpu'" in data["truth_text"]
@@ -386,8 +385,8 @@ class TestCurves:
     def test_missing_numbers_are_null(self) -> None:
         result = short_result()
         part = Part(result.programs[0].summary, self.rows(3))
-        data = document([Run("r", result.summary, [part], "")])
-        assert data["runs"][0]["programs"][0]["search"][0]["best_s"] == [None, 1.0, 1.0]
+        data = document(Run("r", result.summary, [part]))
+        assert data["run"]["programs"][0]["search"]["best_s"] == [None, 1.0, 1.0]
         json.dumps(data, allow_nan=False)
 
 
@@ -395,14 +394,8 @@ def short_result(graph: Graph | None = None, cluster: Cluster | None = None) -> 
     return place(graph or network(1), cluster=cluster or machine(), policy=spread, grouper="none", budget=20)
 
 
-def test_two_runs_in_one_page() -> None:
-    results: Sequence[Result] = [short_result(), short_result(network(2, "other"))]
-    backend = installed().build("backend", "simulator", {})
-    runs = []
-    for name, result in zip("ab", results, strict=True):
-        [p] = result.programs
-        session = backend.open(p.problem)
-        runs.append(Run(name, result.summary, [Part(p.summary, p.history, p, Simulation(backend, session))], ""))
-    data = document(runs)
-    assert data["title"] == "net on test2 and other on test2"
-    check(data)
+def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:
+    result: Any = None
+    assert placekit_next_steps(tmp_path, result) == []
+    (tmp_path / PAGE).touch()
+    assert placekit_next_steps(tmp_path, result) == [f"open {tmp_path / PAGE} in a browser"]

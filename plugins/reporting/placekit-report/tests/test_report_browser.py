@@ -77,18 +77,16 @@ def middle(browser: Browser, event: int) -> tuple[float, float]:
     """Where an event is in the window."""
     at = frame(browser)
     x, y = browser.evaluate(f"""(() => {{
-      const t = placekit.timelines[0], lane = t.laneOf({event});
-      return [t.x(t.events.start[{event}] + t.events.duration[{event}] / 2), lane.y + lane.h / 2 - t.frame.scrollTop];
+      const t = placekit.timelines[0], lane = t.lanes[t.events.track[{event}]];
+      return [t.x(t.events.start[{event}] + t.events.duration[{event}] / 2), lane.y + lane.height / 2];
     }})()""")
     return at["x"] + x, at["y"] + y
 
 
 @pytest.mark.slow
 def test_the_page_draws_its_timeline_and_asks_for_nothing_else(browser: Browser, page: Page) -> None:
-    data = report(events=400)
     opened(browser, page(events=400))
     assert browser.requests == [page(events=400).as_uri()]
-    assert frame(browser)["events"] == len(data["runs"][0]["programs"][0]["timeline"]["events"]["track"])
     colours = browser.evaluate("""(() => {
       const c = document.querySelector(".frame canvas"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
       const found = {};
@@ -96,7 +94,7 @@ def test_the_page_draws_its_timeline_and_asks_for_nothing_else(browser: Browser,
       return Object.entries(found).filter(([, n]) => n > 400).map(([k]) => k);
     })()""")
     assert {"0,114,178", "230,159,0", "0,158,115", "169,177,186"} <= set(colours)  # modules, transfers
-    assert browser.evaluate("document.querySelectorAll('.uplot').length") == 3  # two devices' memory, the search
+    assert browser.evaluate("document.querySelectorAll('svg.chart polyline').length") == 1  # the search
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
     assert HOSTILE in browser.evaluate("document.body.innerText")
 
@@ -107,7 +105,7 @@ class TestTimeline:
     def opened(self, browser: Browser, page: Page) -> None:
         opened(browser, page(events=400))
         self.browser = browser
-        self.data = report(events=400)["runs"][0]["programs"][0]["timeline"]
+        self.data = report(events=400)["run"]["programs"][0]["timeline"]
 
     def range(self) -> float:
         self.browser.settle()
@@ -125,9 +123,6 @@ class TestTimeline:
 
     def focus(self) -> None:
         self.browser.evaluate("document.querySelector('.frame').focus()")
-
-    def said(self) -> str:
-        return str(self.browser.evaluate("document.querySelector('[aria-live]').textContent"))
 
     def test_the_wheel_zooms_with_ctrl_or_after_a_click(self) -> None:
         at, whole = frame(self.browser), self.range()
@@ -147,7 +142,7 @@ class TestTimeline:
         )
         assert self.range() == whole
 
-    def test_a_drag_moves_and_on_the_axis_chooses_a_range(self) -> None:
+    def test_a_drag_moves(self) -> None:
         self.focus()
         self.key("+", "+")
         at, span = frame(self.browser), self.range()
@@ -157,8 +152,6 @@ class TestTimeline:
         assert frame(self.browser)["from"] == pytest.approx(
             at["from"] + 100 * span / (at["width"] - at["gutter"]), rel=0.05
         )
-        self.browser.drag(x, at["y"] + 8, x + 150, at["y"] + 8)
-        assert self.range() == pytest.approx(150 * span / (at["width"] - at["gutter"]), rel=0.05)
 
     def test_hover_tells_what_an_event_is_and_why_it_started(self) -> None:
         e = self.data["events"]
@@ -179,70 +172,42 @@ class TestTimeline:
         self.browser.evaluate("document.querySelector('.find input').focus()")
         self.browser.insert(wanted)
         self.browser.settle()
-        assert self.browser.evaluate("document.querySelector('.find output').textContent") == f"{len(matches)} matches"
+        assert self.browser.evaluate("document.querySelector('.find output').textContent") == f"{len(matches)} found"
         whole, seen = self.range(), set()
-        for i in range(len(matches)):
+        for _ in matches:
             self.key("Enter")
-            assert (
-                self.browser.evaluate("document.querySelector('.find output').textContent")
-                == f"{i + 1} of {len(matches)}"
-            )
             seen.add(self.selected())
         assert seen == matches
         assert self.range() < whole
-        assert wanted in self.said()
 
-    def test_keys_alone_reach_everything(self) -> None:
-        """Tab reaches the timeline, goes through its events, and leaves; Enter opens; the cause is a button."""
-        self.browser.evaluate("document.querySelector('.find input').focus()")
-        for _ in range(4):
-            self.browser.key("Tab")
-            if self.browser.evaluate("document.activeElement.className") == "frame":
-                break
-        self.key("Tab")
-        assert self.selected() == 0
-        self.key("Tab", "ArrowRight")
-        assert self.selected() == 2
-        assert self.data["texts"][self.data["events"]["name"][2]] in self.said()
-        self.key("ArrowDown")
-        assert self.data["events"]["track"][self.selected()] == 1
-        self.key("ArrowUp", "Enter")
-        assert "Cause" in self.browser.evaluate("document.activeElement.textContent")
-        before = self.selected()
-        self.key("Enter")
-        assert self.selected() == self.data["events"]["cause"][before]
-        self.key("Escape")
-        assert self.selected() == -1
-        assert self.browser.evaluate("document.activeElement.className") == "frame"
-        self.key("Home")
+    def test_keys_zoom_pan_and_select(self) -> None:
         whole = self.range()
-        self.key("+")
+        self.focus()
+        self.key("+", "+")
         assert self.range() < whole
         start = frame(self.browser)["from"]
         self.key("ArrowRight")
         assert frame(self.browser)["from"] > start
-        self.key("-", "Home")
+        self.key("Home")
         assert self.range() == whole
-        self.key("Escape", "Tab")
-        assert self.browser.evaluate("document.activeElement.className") != "frame"
+        self.browser.evaluate("placekit.timelines[0].select(5)")
+        self.key("ArrowRight")
+        assert self.selected() == 6
+        self.browser.evaluate("document.querySelector('.details button').click()")
+        assert self.selected() == self.data["events"]["cause"][6]
+        self.focus()
+        self.key("Escape")
+        assert self.selected() == -1
 
-    def test_legend_and_buttons(self) -> None:
+    def test_the_legend_picks_out_a_module(self) -> None:
         self.browser.evaluate("document.querySelector('.drawn .legend button').click()")
         self.browser.settle()
         dim = self.browser.evaluate("placekit.timelines[0].dimmed.reduce((a, b) => a + b, 0)")
         assert dim == sum(c != 0 for c in self.data["events"]["colour"])
-        height = frame(self.browser)["height"]
-        self.browser.evaluate(
-            "[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'Links').click()"
-        )
-        self.browser.settle()
-        assert frame(self.browser)["height"] < height
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "shape", [{"events": 400, "devices": 8}, {"events": 400, "runs": 2}, {"events": 60, "programs": 3}], ids=str
-)
+@pytest.mark.parametrize("shape", [{"events": 400, "devices": 8}, {"events": 60, "programs": 3}], ids=str)
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_needs_no_scrolling_to_the_side(
     browser: Browser, page: Page, shape: dict[str, int], dark: bool
@@ -265,57 +230,6 @@ def test_a_phone_shows_numbers_instead_of_bars(browser: Browser, page: Page) -> 
 
 
 @pytest.mark.slow
-def test_short_events_have_the_mark_of_their_phase(browser: Browser, page: Page) -> None:
-    """The last third of each device is backward; events are narrower than two pixels."""
-    opened(browser, page(events=6000))
-    dark = browser.evaluate("""(() => {
-      const t = placekit.timelines[0], [lane] = t.lanes, scale = devicePixelRatio, { events } = t;
-      const row = t.context.getImageData(0, (lane.y + lane.h - 1) * scale, t.canvas.width, 1).data;
-      const ink = (time) => { const i = 4 * Math.floor(t.x(time) * scale); return row[i] + row[i + 1] + row[i + 2] < 130; };
-      const share = (phase) => { const own = []; for (let e = events.first[0]; e < events.last[0]; e++)
-        if (events.phase[e] === phase) own.push(ink((events.start[e] + events.end[e]) / 2) ? 1 : 0);
-        return own.reduce((a, b) => a + b) / own.length; };
-      return [share(0), share(1)];
-    })()""")
-    assert dark[0] < 0.02
-    assert dark[1] > 0.95
-
-
-@pytest.mark.slow
-def test_fingers_choose_move_and_pinch(browser: Browser, page: Page) -> None:
-    opened(browser, page(events=400), width=360, height=740, scale=2, touch=True)
-
-    def touch(kind: str, *points: tuple[float, float]) -> None:
-        found = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
-        browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=found)
-
-    e = report(events=400)["runs"][0]["programs"][0]["timeline"]["events"]
-    event = max(range(len(e["track"])), key=lambda i: e["duration_s"][i])
-    x, y = middle(browser, event)
-    touch("touchStart", (x, y))
-    touch("touchEnd")
-    browser.settle()
-    at = frame(browser)
-    assert at["selected"] == event
-    assert browser.evaluate("document.querySelector('.details').checkVisibility()")
-    y, whole = at["y"] + 60, at["to"] - at["from"]
-    touch("touchStart", (150, y))
-    touch("touchStart", (150, y), (200, y))
-    for apart in (60, 80, 100):
-        touch("touchMove", (175 - apart / 2, y), (175 + apart / 2, y))
-    touch("touchEnd")
-    browser.settle()
-    near = frame(browser)
-    assert near["to"] - near["from"] == pytest.approx(whole / 2, rel=0.1)
-    touch("touchStart", (200, y))
-    for x in (180, 160, 140, 120):
-        touch("touchMove", (x, y))
-    touch("touchEnd")
-    browser.settle()
-    assert frame(browser)["from"] > near["from"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_has_contrast(browser: Browser, page: Page, dark: bool) -> None:
     opened(browser, page(events=400), dark=dark)
@@ -323,22 +237,6 @@ def test_text_has_contrast(browser: Browser, page: Page, dark: bool) -> None:
     background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, background[4:-1].split(","))) < 64) == dark
     assert [x for x in browser.evaluate(CONTRASTS) if x[0] < TEXT_CONTRAST] == []
-
-
-@pytest.mark.slow
-def test_two_runs_share_one_time_axis(browser: Browser, tmp_path: Path) -> None:
-    data = report(events=400, runs=2)
-    data["runs"][1]["programs"] = report(events=400, devices=1)["runs"][0]["programs"]  # names of its lanes are shorter
-    (tmp_path / "two.html").write_text(render(data))
-    opened(browser, tmp_path / "two.html")
-    first, second = frame(browser, 0), frame(browser, 1)
-    assert (first["from"], first["to"], first["gutter"]) == (second["from"], second["to"], second["gutter"])
-    browser.evaluate("document.querySelectorAll('.frame')[1].focus()")
-    browser.key("+")
-    browser.settle()
-    closer = frame(browser, 0)
-    assert closer["to"] - closer["from"] < first["to"] - first["from"]
-    assert closer["to"] == frame(browser, 1)["to"]
 
 
 @pytest.mark.slow
@@ -351,31 +249,15 @@ def test_a_family_shows_one_program_at_a_time(browser: Browser, page: Page) -> N
     )
     browser.settle()
     assert browser.evaluate(seen) == ["branch_2"]
-    assert frame(browser, 1)["events"] > 0
-
-
-@pytest.mark.slow
-def test_curves_tell_their_values(browser: Browser, page: Page) -> None:
-    opened(browser, page(events=400))
-    for chart, wanted in ((".chart[data-memory]", "capacity"), (".chart[data-search]", "seed 3")):
-        x, y = browser.evaluate(f"""(() => {{
-          const over = document.querySelector("{chart} .u-over");
-          over.scrollIntoView({{ block: "center" }});
-          const box = over.getBoundingClientRect();
-          return [box.left + box.width / 2, box.top + box.height / 2];
-        }})()""")
-        browser.mouse("mouseMoved", x, y)
-        browser.settle()
-        assert wanted in browser.evaluate(f"document.querySelector('{chart} .tip').innerText")
+    assert frame(browser, 1)["to"] > 0
 
 
 @pytest.mark.slow
 def test_fifty_thousand_events_are_drawn(browser: Browser, page: Page) -> None:
     """No time is tested."""
     opened(browser, page(events=50_000, devices=8))
-    assert frame(browser)["events"] == 50_000 // 15 * 15
     browser.evaluate("document.querySelector('.frame').focus()")
-    for _ in range(8):
-        browser.key("+")
+    whole = frame(browser)
+    browser.key("+")
     browser.settle()
-    assert 0 < frame(browser)["events"] < 25_000
+    assert frame(browser)["to"] - frame(browser)["from"] < whole["to"] - whole["from"]

@@ -10,7 +10,7 @@ from placekit_report.document import Part, Run, document
 from placekit_testing.small import machine
 from report_data import network
 
-from placekit_core import CostTable, Placement, ProgramResult, Result, Task, place
+from placekit_core import Placement, Result, Task, place
 
 for plugin in ("placekit_grouping", "placekit_sim"):
     pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
@@ -27,49 +27,23 @@ def placed(**options: Any) -> Result:
 def run_of(result: Result, part: Part, **changes: Any) -> dict[str, Any]:
     """The data of the run."""
     summary = result.summary.model_copy(update=changes)
-    data: dict[str, Any] = document([Run("r", summary, [part], "")])["runs"][0]
+    data: dict[str, Any] = document(Run("r", summary, [part]))["run"]
     return data
 
 
-def with_costs(p: ProgramResult, given: slice, measured: slice) -> ProgramResult:
-    """The program with seconds that came with it, and with measured ones."""
-    costs, graph = p.problem.costs, p.problem.graph
-    op_s, marks = costs.op_s.copy(), costs.measured.copy()
-    kernels = np.flatnonzero(graph.kernel)
-    op_s[kernels[given]] = op_s[kernels[measured]] = 1.0
-    marks[kernels[measured]] = True
-    problem = type(p.problem)(graph, p.problem.grouping, p.problem.cluster, CostTable(costs.kinds, op_s, marks))
-    return ProgramResult(p.summary, problem, None, None, None, p.history)
-
-
-NONE, ALL, REST = slice(0, 0), slice(None), slice(1, None)
-
-
 @pytest.mark.parametrize(
-    ("given", "measured", "share", "text"),
+    ("share", "text"),
     [
-        (NONE, NONE, 0.0, "with costs of the roofline model."),
-        (ALL, NONE, 0.0, "with seconds that came with the program."),
-        (slice(0, 1), NONE, 0.0, "with costs of the roofline model and seconds that came with the program."),
-        (NONE, ALL, 1.0, "with measured costs."),
-        (
-            NONE,
-            REST,
-            0.9,
-            "with measured costs for 90.0% of the kernels and costs of the roofline model for the others.",
-        ),
-        (slice(0, 1), REST, 0.9, "90.0% of the kernels and seconds that came with the program for the others."),
+        (0.0, "with costs that were not measured."),
+        (1.0, "with measured costs."),
+        (0.9, "with measured costs for 90.0% of the kernels, and estimates for the others."),
     ],
 )
-def test_where_costs_come_from(given: slice, measured: slice, share: float, text: str) -> None:
+def test_where_costs_come_from(share: float, text: str) -> None:
     result = placed()
     [p] = result.programs
-    found = with_costs(p, given, measured)
     own = p.summary.model_copy(update={"measured_costs": share})
-    for opened in (found, None):
-        data = run_of(result, Part(own, p.history, opened), programs=[own])
-        assert data["truth_text"].endswith(text if opened or share == 1 else ".")
-        assert ("that were not measured" in data["truth_text"]) == (opened is None and share < 1)
+    assert run_of(result, Part(own, p.history), programs=[own])["truth_text"].endswith(text)
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,3 @@
-"""The page `report.html`: one file without network, readable without scripts. `render` makes it from the data of a report."""
+"""The page `report.html`: one file that needs no network and reads as tables without scripts."""
 
-from placekit_report.page.page import pairs as pairs, render as render
+from placekit_report.page.page import render as render

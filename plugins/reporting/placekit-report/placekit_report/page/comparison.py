@@ -14,9 +14,9 @@ from placekit_report.compare_ranking import contests, verdict, winners
 from placekit_report.compare_rows import Row, places
 from placekit_report.compare_text import TEXTS, cells_of, coverage
 from placekit_report.curves import curve, read_history
-from placekit_report.document import rounded
-from placekit_report.page.markup import Child, Markup, percent, seconds, table, tag
+from placekit_report.page.markup import Child, Markup, percent, quantity, table, tag
 from placekit_report.page.page import html
+from placekit_report.page.search_chart import search_chart
 
 MOST_CURVES = 8
 """Rows whose search is drawn; more curves cannot be told apart."""
@@ -28,16 +28,15 @@ def comparison(table_rows: Sequence[Row], command: str, home: Path, lost: Sequen
     runs = sum(len(row.runs) for row in table_rows)
     title = f"Comparison of {runs} run{'' if runs == 1 else 's'}"
     head = tag("header", tag("h1", title), tag("div", tag("pre", tag("code", command)), class_="command"))
-    body: list[Child] = [head, [_place(i, rows, home) for i, rows in enumerate(found)]]
+    body: list[Child] = [head, [_place(rows, home) for rows in found]]
     if lost:
         items = [tag("li", f"{path}: {why}") for path, why in lost]
         body.append(tag("section", tag("h3", "Jobs without a result"), tag("ul", items)))
     body.append(tag("footer", tag("p", f"placekit {__version__}. {coverage(table_rows)}", class_="soft")))
-    data = {"runs": [{"programs": [rounded(_curves(rows)) for rows in found]}]}
-    return html(title, body, data)
+    return html(title, body)
 
 
-def _place(number: int, rows: Sequence[Row], home: Path) -> Markup:
+def _place(rows: Sequence[Row], home: Path) -> Markup:
     """The rows of one workload, machine and backend."""
     first = rows[0].first
     name = f"{first.workload} on {first.cluster}, {rows[0].backend}"
@@ -52,8 +51,7 @@ def _place(number: int, rows: Sequence[Row], home: Path) -> Markup:
         table([columns[i] for i in kept], lines, caption="Medians over the seeds", numeric=numeric),
         [tag("p", verdict(contest)) for contest in contests(rows)],
     ]
-    if _searches(rows):
-        chart = tag("div", tag("div", class_="chart wide", data_search=True), data_of=f"0.{number}", class_="of")
+    if chart := search_chart(_searches(rows), first.bound_s, first.unit):
         parts.append(tag("section", tag("h3", "Search"), chart))
     parts.append(tag("details", tag("summary", "All runs"), _runs(rows, home)))
     return tag("article", parts, data_program=name)
@@ -67,7 +65,7 @@ def _runs(rows: Sequence[Row], home: Path) -> Markup:
             path = Path(os.path.relpath(folder, home.resolve())).as_posix()
             report = folder / "report.html"
             link = tag("a", path, href=quote(f"{path}/report.html")) if report.is_file() else path
-            value = seconds(run.value_s) if run.value_s is not None and run.fits else run.outcome
+            value = quantity(run.value_s, run.unit) if run.value_s is not None and run.fits else run.outcome
             lines.append([row.label, f"{run.seed}", value, percent(run.gap), units.seconds(run.seconds), link])
     heads = ["policy", "seed", "value", "gap", "search", "folder"]
     return table(heads, lines, caption="Runs", numeric=(1, 2, 3, 4))
@@ -83,13 +81,3 @@ def _searches(rows: Sequence[Row]) -> list[dict[str, Any]]:
             with contextlib.suppress(RunError):
                 found.append(curve(read_history(folder), seed, f"{row.label}, seed {seed}"))
     return [search for search in found if len(search["evaluations"]) > 1][:MOST_CURVES]
-
-
-def _curves(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the page's chart of searches reads."""
-    return {
-        "objective": rows[0].first.objective,
-        "bound_s": rows[0].first.bound_s,
-        "timeline": None,
-        "search": _searches(rows),
-    }

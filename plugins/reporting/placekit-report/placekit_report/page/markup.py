@@ -54,6 +54,11 @@ def seconds(value: float | None) -> Markup:
     return number(value, duration(value) if value else "0")
 
 
+def quantity(value: float | None, unit: str) -> Markup:
+    """A value in the unit of its objective."""
+    return seconds(value) if unit == "s" else number(value, units.format_value(value, unit))
+
+
 def duration(value: float | None) -> str:
     """Seconds as text."""
     return units.seconds(value).replace("us", "µs")

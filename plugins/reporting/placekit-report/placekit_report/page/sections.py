@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from placekit_report.memory_holders import OUTSIDE
+from placekit_core import units
 from placekit_report.page.markup import (
     Child,
     Markup,
     bar,
     breakable,
     count,
-    duration,
     number,
     percent,
+    quantity,
     seconds,
     signed,
     size,
     table,
     tag,
 )
+from placekit_report.page.search_chart import search_chart
 
 Data = Mapping[str, Any]
 STEPS = ("makespan", "step")
 """Objectives that are the time of a whole step, so that what takes the time of the timeline takes that of the value."""
 OBJECTIVES = {**dict.fromkeys(STEPS, "step time"), "throughput": "time per micro-batch"}
-LONGEST, HOLDERS, CUTS, DEVICES, MEMORIES = 12, 6, 15, 16, 8
+LONGEST, CUTS, DEVICES = 12, 15, 16
+OUTSIDE = "(outside modules)"
 
 
 def value_name(program: Data) -> str:
@@ -39,26 +41,27 @@ def outcome(program: Data) -> Child:
     """The value, or that there is none."""
     if program["value_s"] is None:
         return "failed" if program["error"] else "does not fit" if program["evaluations"] else "not evaluated"
-    return seconds(program["value_s"])
+    return quantity(program["value_s"], program["unit"])
 
 
 def card(label: str, value: Child, below: Child) -> Markup:
     return tag("div", tag("dt", label), tag("dd", value, class_="big"), tag("dd", below, class_="below"))
 
 
-def numbers(program: Data, run: Data) -> Markup:
+def numbers(program: Data) -> Markup:
     """The three numbers: value, bound and gap, memory headroom."""
     spread, bound, gap, room = program["spread_s"], program["bound_s"], program["gap"], program["headroom"]
+    unit = program["unit"]
     made = f"{program['evaluations']:,} evaluation{'s' if program['evaluations'] != 1 else ''} in {program['seconds']:.1f} s"
     first = card(
         value_name(program),
         outcome(program),
-        [run["truth"], [" ± ", seconds(spread)] if spread is not None else "", ", ", made],
+        [[" ± ", quantity(spread, unit), ", "] if spread is not None else "", made],
     )
     if bound is None:
         second = card("proven bound", "–", "nothing is proven about this program")
     elif gap is None:
-        second = card("proven bound", seconds(bound), "no placement of these groups can be faster")
+        second = card("proven bound", quantity(bound, unit), "no placement of these groups can be better")
     else:
         below = [percent(gap), " above it: at most ", percent(gap / (1 + gap)), " is left to gain with these groups"]
         if gap < 5e-4:  # would read as 0.0%
@@ -69,7 +72,7 @@ def numbers(program: Data, run: Data) -> Markup:
                 if gap < 1e-6
                 else ": nothing worth the search is left for these groups",
             ]
-        second = card("proven bound", seconds(bound), below)
+        second = card("proven bound", quantity(bound, unit), below)
     if room is None:
         unknown = all(b is None for b in program["devices"]["memory_bytes"])
         why = (
@@ -86,7 +89,7 @@ def numbers(program: Data, run: Data) -> Markup:
 
 def baselines(program: Data) -> Markup | None:
     """The value beside what is easily had without a search."""
-    b = program["baselines"]
+    b, unit = program["baselines"], program["unit"]
     if not b["name"]:
         return None
     columns = zip(*(b[key] for key in ("name", "value_s", "spread_s", "fits", "this_run", "note")), strict=True)
@@ -97,7 +100,7 @@ def baselines(program: Data) -> Markup | None:
     for name, value, spread, fits, told, note, mine in sorted(
         found, key=lambda f: (not f[3], f[1] is None, f[1] or 0.0)
     ):
-        shown: Child = [seconds(value), [" ± ", seconds(spread)] if spread is not None else ""]
+        shown: Child = [quantity(value, unit), [" ± ", quantity(spread, unit)] if spread is not None else ""]
         if not fits or value is None:
             shown = outcome(program) if mine else "–" if fits else "does not fit"
         length = bar(value / most if fits and value and most else 0.0, "own" if mine else "bar")
@@ -159,37 +162,6 @@ def longest(program: Data) -> Markup | None:
     return table(heads, rows, caption=f"The longest events of {len(e['track']):,}", numeric=(2, 3, 4))
 
 
-def memory(program: Data) -> Markup | None:
-    """The peak of each device and what holds it."""
-    if program["memory"] is None:
-        return None
-    parts = []
-    for i, (name, m) in enumerate(zip(program["devices"]["name"], program["memory"]["device"], strict=True)):
-        peak, capacity, holders = m["peak_bytes"], m["capacity_bytes"], m["holders"]
-        if not peak:
-            parts.append(tag("div", tag("h4", badge(i), name, tag("small", "holds nothing")), class_="device"))
-            continue
-        share = percent(peak / capacity) if capacity and peak is not None else None
-        line: list[Child] = [size(peak), " at ", seconds(m["peak_s"])]
-        if share is not None:
-            line += [", ", share, " of ", size(capacity)]
-        rows = [[n, tag("span", w, class_="soft whole"), bar(b / peak if peak else 0.0, f"c{i % 9}"), size(b)]
-                for n, w, b in zip(holders["name"], holders["what"], holders["bytes"], strict=True)]  # fmt: skip
-        told = f"What holds {name} at its peak"
-        held = table(["holder", "what", "", "bytes"], rows, caption=told, numeric=(3,), class_="bars", keep=HOLDERS)
-        head = tag("h4", badge(i), name, tag("small", line))
-        parts.append(tag("div", head, tag("div", class_="chart", data_memory=i), held, class_="device"))
-    shown = tag("div", parts[:MEMORIES], class_="devices")
-    if len(parts) == len(parts[:MEMORIES]):
-        return shown
-    more = tag(
-        "details",
-        tag("summary", f"{len(parts) - MEMORIES} more devices"),
-        tag("div", parts[MEMORIES:], class_="devices"),
-    )
-    return tag("div", shown, more, class_="long")
-
-
 def cut(program: Data) -> Markup | None:
     """The edges between devices, most bytes first; None if there is no schedule."""
     c = program["cut"]
@@ -211,31 +183,8 @@ def cut(program: Data) -> Markup | None:
 
 
 def search(program: Data) -> Markup | None:
-    """Where each seed ended."""
-    found = program["search"]
-    if not found:
-        return None
-    best = min((s["best_s"][-1] for s in found if s["best_s"] and s["best_s"][-1] is not None), default=None)
-    rows = []
-    for s in found:
-        end = s["best_s"][-1] if s["best_s"] else None
-        above = percent(end / best - 1) if end is not None and best else "–"
-        used = s["seconds"][-1] if s["seconds"] else None
-        rows.append(
-            [
-                s["label"],
-                count(s["evaluations"][-1] if s["evaluations"] else 0),
-                seconds(used),
-                seconds(end),
-                above,
-            ]
-        )
-    heads = ["search", "evaluations", "took", "best", "above the best"]
-    if len(found) == 1:  # it is the best
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
-    curves = any(len(s["evaluations"]) > 1 for s in found)  # one evaluation is no curve
-    chart = tag("div", class_="chart wide", data_search=True) if curves else None
-    return tag("div", chart, table(heads, rows, caption="Where each search ended", numeric=range(1, len(heads))))
+    """The best value against the number of evaluations; None for a single evaluation, which is no curve."""
+    return search_chart([program["search"]], program["bound_s"], program["unit"])
 
 
 def change(program: Data) -> Markup | None:
@@ -244,18 +193,18 @@ def change(program: Data) -> Markup | None:
     if c is None:
         return None
     # What is simulated here is compared with the simulated value, which of a measured run is not its own.
-    name, own = value_name(program), c["now_s"]
+    name, own, unit = value_name(program), c["now_s"], program["unit"]
     pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
     used = [[n, bar(s), percent(s)] for n, s in pairs]
     told = "How much of the step each is in use"
     parts: list[Child] = [table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars", keep=12)]
     m, r = c["moves"], c["resources"]
     if r["name"]:
-        better = [[n, seconds(v), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
-        told = "With more of one resource, simulated again" + (f" (now {duration(own)})" if own else "")
+        better = [[n, quantity(v, unit), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
+        told = "With more of one resource, simulated again" + (f" (now {units.format_value(own, unit)})" if own else "")
         parts.append(table(["with", name, "change"], better, caption=told, numeric=(1, 2), keep=10))
     if m["group"]:
-        moves = [[g, way(f, t), seconds(v), changed(v, own)]
+        moves = [[g, way(f, t), quantity(v, unit), changed(v, own)]
                  for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
         told = "The best single moves"
         found = table(["moved alone", "to", name, "change"], moves, caption=told, numeric=(2, 3))

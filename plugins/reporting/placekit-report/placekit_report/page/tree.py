@@ -1,23 +1,18 @@
-"""The module tree as nested `<details>`, and which modules moved between two runs."""
+"""The module tree as nested `<details>`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from placekit_report.page.markup import Child, Markup, breakable, count, seconds, size, table, tag
+from placekit_report.page.markup import Child, Markup, breakable, count, seconds, size, tag
 from placekit_report.page.sections import Data, badge
 
 OPEN_DEPTH = 1
-MOVED = 15
 ROOT = "(whole network)"
 
 
 def modules(program: Data) -> Markup | None:
-    """The tree: a line per module with its device, seconds, bytes and operations; scripts add bars."""
+    """The tree: a line per module with its device, seconds, bytes and operations."""
     m = program["modules"]
     if not m["name"]:
         return None
@@ -43,20 +38,33 @@ def modules(program: Data) -> Markup | None:
 def branch(m: Data, devices: Sequence[str], children: dict[int, list[int]], parent: int) -> list[Markup]:
     """The lines below a module. Python's stack is deep enough: the tree has a limit (`modules.DEEPEST`)."""
     found = []
+    longest = max((s for s, d in zip(m["seconds"], m["depth"], strict=True) if d), default=0.0)
     for i in children.get(parent, ()):
         below = children.get(i)
-        line = [
+        line: list[Child] = [
             tag("span", main_device(m["device_seconds"][i], devices), breakable(label(m, i))),
             seconds(m["seconds"][i]),
             size(m["bytes"][i]),
             count(m["operations"][i]),
+            share(m["device_seconds"][i], longest if m["depth"][i] else m["seconds"][0]),
         ]
         if below:
             opened = m["depth"][i] < OPEN_DEPTH
-            found.append(tag("details", tag("summary", line, data_m=i), branch(m, devices, children, i), open=opened))
+            found.append(tag("details", tag("summary", line), branch(m, devices, children, i), open=opened))
         else:
-            found.append(tag("p", line, data_m=i))
+            found.append(tag("p", line))
     return found
+
+
+def share(on: Sequence[float], whole: float) -> Markup:
+    """A bar of the seconds on each device, as long as the module's share of `whole` seconds."""
+    parts, x = [], 0.0
+    for device, seconds_there in enumerate(on):
+        width = 100 * seconds_there / whole if whole else 0.0
+        if width > 0:
+            parts.append(tag("rect", x=f"{x:.4g}%", width=f"{width:.4g}%", height="100%", class_=f"c{device % 9}"))
+        x += width
+    return tag("svg", parts, class_="bar", aria_hidden="true")
 
 
 def label(m: Data, module: int) -> str:
@@ -71,60 +79,3 @@ def main_device(seconds_on: Sequence[float], devices: Sequence[str]) -> Markup |
     most = max(seconds_on, default=0.0)
     device = list(seconds_on).index(most) if most > 0 else -1
     return badge(device, devices[device]) if device >= 0 else None
-
-
-def shares(m: Data) -> NDArray[np.float64]:
-    """[modules, devices] the share of each device in a module's seconds."""
-    on = np.asarray(m["device_seconds"], np.float64).reshape(len(m["name"]), -1)
-    found: NDArray[np.float64] = on / np.maximum(on.sum(axis=1, keepdims=True), 1e-300)
-    return found
-
-
-def moved(first: Data, second: Data) -> Child:
-    """The modules that compute on other devices in the second run, most seconds first; only the outermost that moved whole.
-
-    Devices are matched by name. None if the modules of one run are not known.
-    """
-    a, b = first["modules"], second["modules"]
-    if not a["name"] or not b["name"]:
-        return None
-    where = {path: i for i, path in enumerate(b["name"])}
-    if len(where) + len(a["name"]) > 2 and not {*where} & {*a["name"]} - {""}:
-        return tag("p", "The networks have no module in common.", class_="soft")
-    names = sorted({*first["devices"]["name"], *second["devices"]["name"]})
-    share_a, share_b = by_name(first, names), by_name(second, names)
-    rows: list[tuple[float, list[Any]]] = []
-    covered: set[int] = set()
-    for i, path in enumerate(a["name"]):
-        j = where.get(path)
-        if a["parent"][i] in covered or j is None:
-            covered.add(i) if a["parent"][i] in covered else None
-            continue
-        distance = 0.5 * float(np.abs(share_a[i] - share_b[j]).sum())
-        if distance > 0.5 and ((share_a[i].max() > 0.9 and share_b[j].max() > 0.9) or i not in a["parent"]):
-            covered.add(i)
-            to = [named(share_a[i], names), " → ", named(share_b[j], names)]
-            rows.append((a["seconds"][i], [path or ROOT, to, seconds(a["seconds"][i]), seconds(b["seconds"][j])]))
-    rows.sort(key=lambda r: -r[0])
-    heads = ["module", "computes on", "seconds, A", "seconds, B"]
-    rule = tag("p", "A module moved if more than half of its seconds are on other devices in B.", class_="soft")
-    found = table(heads, [r for _, r in rows], caption=f"Modules that moved: {len(rows)}", numeric=(2, 3), keep=MOVED)
-    return [rule, found]
-
-
-def by_name(program: Data, names: Sequence[str]) -> NDArray[np.float64]:
-    """[modules, names] shares, with the devices in the order of `names`."""
-    own = shares(program["modules"])
-    found = np.zeros((len(own), len(names)))
-    for d, name in enumerate(program["devices"]["name"]):
-        if d < own.shape[1]:
-            found[:, names.index(name)] = own[:, d]
-    return found
-
-
-def named(share: NDArray[np.float64], names: Sequence[str]) -> str:
-    """The devices of a module and their shares, the one with the most first; of a module on one device, its name alone."""
-    order = [int(d) for d in np.argsort(-share, kind="stable") if share[d] >= 0.05]
-    if len(order) == 1:
-        return names[order[0]]
-    return " + ".join(f"{share[d]:.0%} {names[d]}" for d in order) or "nothing"

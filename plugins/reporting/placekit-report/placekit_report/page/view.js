@@ -1,12 +1,11 @@
-// The visible range of time, which two compared timelines share; `longest` is the length of the longest name of their lanes.
+// The visible range of time of a timeline; `changed` is called when it changes.
 
 class View {
-  constructor(end, longest) {
-    this.longest = longest;
+  constructor(end, changed) {
     this.end = end > 0 ? end : 1;
     this.from = 0;
     this.to = this.end;
-    this.listeners = [];
+    this.changed = changed;
   }
 
   set(from, to) {
@@ -15,7 +14,7 @@ class View {
     const start = Math.min(Math.max((from + to - span) / 2, 0), this.end - span);
     this.from = start;
     this.to = start + span;
-    this.listeners.forEach((f) => f());
+    this.changed();
   }
 
   // Zoom by a factor (below 1: closer) around a time.
