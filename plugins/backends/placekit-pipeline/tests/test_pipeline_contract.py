@@ -32,12 +32,16 @@ class TestPipeline(BackendContract):
 
 
 class TestThroughput(BackendContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Pipeline, schedule="inference", objective="throughput", overlap=False, threads=2)
 
 
 class TestToken(BackendContract):
+    short = True
+
     @pytest.fixture
     def make(self) -> Make:
         return partial(Pipeline, schedule="inference", objective="token")
@@ -47,6 +51,7 @@ class TestToken(BackendContract):
 class TestTraining(BackendContract):
     """Random problems of which some have a backward phase."""
 
+    short = True
     seeds = range(8)
 
     @pytest.fixture

@@ -25,7 +25,7 @@ from placekit_core import (
 )
 from placekit_testing import schedules
 from placekit_testing.children import in_children
-from placekit_testing.contract import Contract, Make, hook, in_short
+from placekit_testing.contract import Contract, Make, hook, in_short, together
 from placekit_testing.evaluations import (
     check_kernel,
     check_same,
@@ -80,7 +80,7 @@ class BackendContract(Contract, defines_checks=True):
         """
         return (too_large_for_one(), None) if make().simulated else None
 
-    def test_declares_what_it_is(self, make: Make) -> None:
+    def check_declares_what_it_is(self, make: Make) -> None:
         """Its flags are True or False; objective and unit have names; simulations are deterministic."""
         backend = make()
         for key in ("simulated", "deterministic", "parallel"):
@@ -91,7 +91,7 @@ class BackendContract(Contract, defines_checks=True):
         assert backend.unit == "s" or backend.objective not in TIMES, f"a {backend.objective} is in seconds"
         assert backend.deterministic or not backend.simulated, "a simulation, and not deterministic"
 
-    def test_measurements_have_their_shapes(self, make: Make) -> None:
+    def check_measurements_have_their_shapes(self, make: Make) -> None:
         """b placements on D devices, with and without priorities, give b values, b x D peaks, and b flags `fits`."""
         for problem, session in self._sessions(make):
             for priorities in (False, True):
@@ -99,7 +99,7 @@ class BackendContract(Contract, defines_checks=True):
                 check_shapes(result, 5, problem.cluster.size)
 
     @in_short
-    def test_values_are_seconds(self, make: Make) -> None:
+    def check_values_are_seconds(self, make: Make) -> None:
         """A value is finite and not negative, or NaN with an error that says why; peaks, spreads are not negative."""
         for problem, session in self._sessions(make):
             result = session.evaluate(seeded_placements(problem, 8))
@@ -113,12 +113,12 @@ class BackendContract(Contract, defines_checks=True):
                 spread = result.spread_s[~failed]
                 assert np.all(np.isfinite(spread) & (spread >= 0)), f"the spread of the values is {spread}"
 
-    def test_empty_batch(self, make: Make) -> None:
+    def check_empty_batch(self, make: Make) -> None:
         """No placements give no measurements, and no error."""
         for problem, session in self._sessions(make):
             check_shapes(session.evaluate(seeded_placements(problem, 3)[:0]), 0, problem.cluster.size)
 
-    def test_sources_only(self, make: Make) -> None:
+    def check_sources_only(self, make: Make) -> None:
         """If simulated: a graph without kernels is measured, and its makespan is 0."""
         b = GraphBuilder("sources")
         for i in range(3):
@@ -132,14 +132,14 @@ class BackendContract(Contract, defines_checks=True):
             assert result.value_s[0] == 0, f"nothing takes {result.value_s[0]} s"
 
     @in_short
-    def test_batch_equals_one_by_one(self, make: Make) -> None:
+    def check_batch_equals_one_by_one(self, make: Make) -> None:
         """If deterministic: a placement has the same value alone, in a batch, and among other placements."""
         for problem, session in self._sessions(make, deterministic=True):
             placements = seeded_placements(problem, 12)
             alone = Measurements.join([session.evaluate(placements[i : i + 1]) for i in range(12)])
             check_same(session.evaluate(placements), alone)
 
-    def test_evaluating_twice_gives_the_same(self, make: Make) -> None:
+    def check_evaluating_twice_gives_the_same(self, make: Make) -> None:
         """If deterministic: the same session, and another one, give the same bits again."""
         _deterministic(make())
         for problem, executable in self._problems(make):
@@ -150,7 +150,7 @@ class BackendContract(Contract, defines_checks=True):
             session.close()
             check_same(evaluate_once(make(), problem, executable, placements), first)
 
-    def test_placements_are_left_alone(self, make: Make) -> None:
+    def check_placements_are_left_alone(self, make: Make) -> None:
         """Evaluating does not change the placements; their arrays may be read-only."""
         for problem, session in self._sessions(make):
             placements = seeded_placements(problem, 5)
@@ -163,14 +163,14 @@ class BackendContract(Contract, defines_checks=True):
             placements.priority.setflags(write=False)
             session.evaluate(placements)
 
-    def test_problem_is_left_alone(self, make: Make) -> None:
+    def check_problem_is_left_alone(self, make: Make) -> None:
         """Evaluating does not change the arrays of graph, grouping, cluster, costs and problem."""
         for problem, session in self._sessions(make):
             before = contents(problem)
             session.evaluate(seeded_placements(problem, 5))
             assert_unchanged(problem, before)
 
-    def test_sessions_are_independent(self, make: Make) -> None:
+    def check_sessions_are_independent(self, make: Make) -> None:
         """If deterministic: another problem opened, evaluated and closed on the same backend changes nothing."""
         _deterministic(make())
         found = self._problems(make)
@@ -185,7 +185,7 @@ class BackendContract(Contract, defines_checks=True):
             check_same(mine.evaluate(placements), first)
             mine.close()
 
-    def test_closing_twice(self, make: Make) -> None:
+    def check_closing_twice(self, make: Make) -> None:
         """`close` may be called twice, and before anything was evaluated."""
         problem, executable = self._problems(make)[0]
         for used in (False, True):
@@ -195,7 +195,7 @@ class BackendContract(Contract, defines_checks=True):
             session.close()
             session.close()
 
-    def test_without_an_executable(self, make: Make) -> None:
+    def check_without_an_executable(self, make: Make) -> None:
         """A problem of a program that can be run is opened without its executable, or refused by a BackendError."""
         found = [problem for problem, executable in self._problems(make) if executable is not None]
         if not found:
@@ -206,7 +206,7 @@ class BackendContract(Contract, defines_checks=True):
             except BackendError:
                 continue
 
-    def test_options_rebuild_the_backend(self, make: Make) -> None:
+    def check_options_rebuild_the_backend(self, make: Make) -> None:
         """If deterministic: a backend rebuilt from its options alone, as in another process, gives the same bits."""
         backend = make()
         _deterministic(backend)
@@ -217,7 +217,7 @@ class BackendContract(Contract, defines_checks=True):
             check_same(evaluate_once(type(backend)(options), problem, executable, placements), first)
 
     @in_short
-    def test_other_processes_give_the_same(self, make: Make) -> None:
+    def check_other_processes_give_the_same(self, make: Make) -> None:
         """If simulated: two new processes with other hash seeds give the same bits; both run at once if `parallel`."""
         backend = make()
         _deterministic(backend)
@@ -230,7 +230,7 @@ class BackendContract(Contract, defines_checks=True):
             assert set(found) == {values_digest(backend, seeds)}, "other values in another process"
 
     @in_short
-    def test_out_of_memory_is_a_value(self, make: Make) -> None:
+    def check_out_of_memory_is_a_value(self, make: Make) -> None:
         """A placement that needs more than a device's memory does not fit; in a simulation, its peak is above the memory."""
         found = self.too_large(make)
         if found is None:
@@ -244,7 +244,7 @@ class BackendContract(Contract, defines_checks=True):
             assert np.all(peak > memory), f"the peaks are {peak}, not above {memory}"
 
     @in_short
-    def test_peaks_hold_what_is_persistent(self, make: Make) -> None:
+    def check_peaks_hold_what_is_persistent(self, make: Make) -> None:
         """If simulated: the peak of each device is at least the persistent bytes of the operations on it."""
         for problem, session in self._simulated(make, ()):
             placements = seeded_placements(problem, 8)
@@ -253,7 +253,7 @@ class BackendContract(Contract, defines_checks=True):
                 least = np.bincount(home, problem.group_persistent_bytes, minlength=problem.cluster.size)
                 assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
 
-    def test_peaks_hold_the_largest_output(self, make: Make) -> None:
+    def check_peaks_hold_the_largest_output(self, make: Make) -> None:
         """In a simulation of a makespan: peaks also include the outputs of the kernel with the most bytes that are read."""
         for problem, session in self._simulated(make):
             placements = seeded_placements(problem, 8)
@@ -262,7 +262,7 @@ class BackendContract(Contract, defines_checks=True):
                 least = least_peaks(problem, home)
                 assert np.all(result.peak_bytes[row] >= least), f"peaks {result.peak_bytes[row]} are below {least}"
 
-    def test_fits_means_within_memory(self, make: Make) -> None:
+    def check_fits_means_within_memory(self, make: Make) -> None:
         """If `fits` is True, no peak is above its device's memory; in a simulation, the reverse holds, too."""
         for problem, session in self._sessions(make):
             result = session.evaluate(seeded_placements(problem, 8))
@@ -273,7 +273,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert np.all(result.fits[within]), "a placement whose peaks are within the memory does not fit"
 
     @in_short
-    def test_no_value_beats_the_bound(self, make: Make) -> None:
+    def check_no_value_beats_the_bound(self, make: Make) -> None:
         """If a session proves a lower bound, no placement is below it, not even the only one on a single device."""
         found = list(self._problems(make))
         if make().simulated:
@@ -289,7 +289,7 @@ class BackendContract(Contract, defines_checks=True):
             assert least >= bound, f"{least} s is below the bound of {bound} s"
 
     @in_short
-    def test_no_value_is_below_the_load(self, make: Make) -> None:
+    def check_no_value_is_below_the_load(self, make: Make) -> None:
         """If simulated: a value is at least the seconds of a device's operations, divided by its streams."""
         for problem, session in self._simulated(make, _LOADS):
             placements = seeded_placements(problem, 8)
@@ -302,7 +302,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert value >= load.max() * (1 - ROUNDING), f"{value} s is below the load of a device, {load.max()} s"
 
     @in_short
-    def test_one_device_takes_the_sum(self, make: Make) -> None:
+    def check_one_device_takes_the_sum(self, make: Make) -> None:
         """If simulated: one device with one stream takes the sum of its operations' seconds, or at least that if blocking."""
         for problem, _ in self._simulated(make, _SUMS):
             alone = on_one_device(problem)
@@ -310,7 +310,7 @@ class BackendContract(Contract, defines_checks=True):
             blocking = make().objective == "blocking_latency" and value > alone.op_s.sum()
             assert blocking or value == alone.op_s.sum(), f"{value} s, not {alone.op_s.sum()} s"
 
-    def test_idle_device_changes_nothing(self, make: Make) -> None:
+    def check_idle_device_changes_nothing(self, make: Make) -> None:
         """In a simulation of a makespan: one more device, directly linked, that runs nothing changes no value."""
         for problem, _ in self._simulated(make):
             results = []
@@ -322,45 +322,45 @@ class BackendContract(Contract, defines_checks=True):
             assert results[1].value_s.tolist() == results[0].value_s.tolist(), "an idle device changes the value"
             assert results[1].peak_bytes[:, :2].tolist() == results[0].peak_bytes.tolist()
 
-    def test_schedule_has_every_operation(self, make: Make) -> None:
+    def check_schedule_has_every_operation(self, make: Make) -> None:
         """A schedule has every operation once, on the device of its group, with a start that is not after its end."""
         for problem, _, placement, schedule in self._schedules(make):
             schedules.check_columns(problem, placement, schedule, self._clock_s(make))
             schedules.check_rounds(problem, schedule)
 
     @in_short
-    def test_operations_wait_for_their_inputs(self, make: Make) -> None:
+    def check_operations_wait_for_their_inputs(self, make: Make) -> None:
         """No operation starts before its inputs are there: each producer, or the transfer to its device, has ended."""
         views = {p.fingerprint: e.views if e is not None else {} for p, e in self._problems(make)}
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_inputs(problem, schedule, views[problem.fingerprint], self._clock_s(make))
 
     @in_short
-    def test_transfers_wait_for_their_tensors(self, make: Make) -> None:
+    def check_transfers_wait_for_their_tensors(self, make: Make) -> None:
         """A transfer starts after its tensor was written, and goes from its producer's device to another device."""
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_transfers(problem, schedule, self._clock_s(make))
 
     @in_short
-    def test_streams_run_one_operation_at_a_time(self, make: Make) -> None:
+    def check_streams_run_one_operation_at_a_time(self, make: Make) -> None:
         """Kernels on one stream do not overlap, and a device has no more streams than its cluster says."""
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_streams(problem, schedule, self._clock_s(make))
 
-    def test_operations_take_their_seconds(self, make: Make) -> None:
+    def check_operations_take_their_seconds(self, make: Make) -> None:
         """In a simulation of a makespan: an operation takes its seconds on its device, and a source takes no time."""
         _makespan(make())
         for problem, _, _, schedule in self._schedules(make):
             schedules.check_operation_seconds(problem, schedule)
 
-    def test_transfers_take_their_seconds(self, make: Make) -> None:
+    def check_transfers_take_their_seconds(self, make: Make) -> None:
         """In a simulation of a makespan: a tensor is sent to a device once, unless it is streamed, in the time of its route."""
         _makespan(make())
         for problem, session, _, schedule in self._schedules(make):
             schedules.check_transfer_seconds(problem, schedule, session.prefetch is not None)
 
     @in_short
-    def test_schedule_agrees_with_the_value(self, make: Make) -> None:
+    def check_schedule_agrees_with_the_value(self, make: Make) -> None:
         """If simulated and deterministic: the schedule has the value of `evaluate`; a makespan is the schedule's last end."""
         if not ((backend := make()).simulated and backend.deterministic):
             pytest.skip("runs of this backend differ")
@@ -372,7 +372,7 @@ class BackendContract(Contract, defines_checks=True):
                 assert end == value, f"the last operation ends at {end} s, the makespan is {value} s"
 
     @in_short
-    def test_priorities_matter_only_if_it_says_so(self, make: Make) -> None:
+    def check_priorities_matter_only_if_it_says_so(self, make: Make) -> None:
         """If deterministic: a session that says that priorities do not matter gives the same values with them and without."""
         for problem, session in self._sessions(make, deterministic=True):
             if session.priorities:
@@ -380,7 +380,7 @@ class BackendContract(Contract, defines_checks=True):
             check_unordered(problem, session)
 
     @in_short
-    def test_kernel_equals_evaluate(self, make: Make) -> None:
+    def check_kernel_equals_evaluate(self, make: Make) -> None:
         """If a session offers a compiled evaluation, it gives the same bits as `evaluate`."""
         for problem, session in self._sessions(make):
             if (kernel := session.kernel()) is None:
@@ -388,7 +388,7 @@ class BackendContract(Contract, defines_checks=True):
             check_kernel(problem, session, kernel)
 
     @in_short
-    def test_trace_says_why_everything_started(self, make: Make) -> None:
+    def check_trace_says_why_everything_started(self, make: Make) -> None:
         """If a compiled evaluation leaves a trace: its times are the schedule's; tasks start when their causes end, or at 0."""
         traced = [check_trace(problem, session) for problem, session in self._sessions(make)]
         if not any(traced):
@@ -426,6 +426,57 @@ class BackendContract(Contract, defines_checks=True):
     def _clock_s(self, make: Make) -> float:
         assert self.clock_s == 0 or not make().simulated, "a simulation has one clock: leave `clock_s` at 0"
         return self.clock_s
+
+    test_measurements = together(
+        "Measurements are well formed, and change nothing.",
+        check_declares_what_it_is,
+        check_measurements_have_their_shapes,
+        check_values_are_seconds,
+        check_empty_batch,
+        check_sources_only,
+        check_placements_are_left_alone,
+        check_problem_is_left_alone,
+        check_closing_twice,
+        check_without_an_executable,
+    )
+    test_same_values = together(
+        "Values depend only on problem, options and placement.",
+        check_batch_equals_one_by_one,
+        check_evaluating_twice_gives_the_same,
+        check_sessions_are_independent,
+        check_options_rebuild_the_backend,
+        check_other_processes_give_the_same,
+    )
+    test_memory = together(
+        "Peaks of memory are complete, and `fits` agrees with them.",
+        check_out_of_memory_is_a_value,
+        check_peaks_hold_what_is_persistent,
+        check_peaks_hold_the_largest_output,
+        check_fits_means_within_memory,
+    )
+    test_bounds = together(
+        "Values are consistent with bounds and costs.",
+        check_no_value_beats_the_bound,
+        check_no_value_is_below_the_load,
+        check_one_device_takes_the_sum,
+        check_idle_device_changes_nothing,
+    )
+    test_schedule = together(
+        "A schedule can be executed, and has the value of `evaluate`.",
+        check_schedule_has_every_operation,
+        check_operations_wait_for_their_inputs,
+        check_transfers_wait_for_their_tensors,
+        check_streams_run_one_operation_at_a_time,
+        check_operations_take_their_seconds,
+        check_transfers_take_their_seconds,
+        check_schedule_agrees_with_the_value,
+    )
+    test_kernel = together(
+        "The compiled evaluation agrees with `evaluate`.",
+        check_priorities_matter_only_if_it_says_so,
+        check_kernel_equals_evaluate,
+        check_trace_says_why_everything_started,
+    )
 
 
 def _deterministic(backend: Backend) -> None:

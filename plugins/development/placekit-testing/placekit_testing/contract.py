@@ -7,8 +7,9 @@ A plugin's conformance test is a subclass with one fixture::
         def make(self):
             return MyMethod  # called with options as keywords; functools.partial(MyMethod, ...) for cheaper defaults
 
-Everything else is inherited. A check is a method `test_*` that takes `make` (and maybe `tmp_path`); its docstring says
-what it checks. If an implementation knowingly fails a check, the test class overrides the check under
+Everything else is inherited. A check is a method `check_*` that takes `make` (and maybe `tmp_path`); its docstring says
+what it checks. pytest runs the checks in a few tests `test_*`, each of which combines related checks. If an
+implementation knowingly fails a check, the test class overrides the test under
 `@pytest.mark.xfail(reason=..., strict=True)`; no other override is allowed.
 """
 
@@ -20,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -67,10 +69,43 @@ def in_short(check: F) -> F:
 
 
 def is_claimed(contract: type, check: object) -> bool:
-    """Whether a contract class makes all claims that this check needs, and so has the check."""
-    if getattr(contract, "short", False) and not getattr(check, "in_short", False):
+    """Whether a contract class runs this check, or at least one of the checks of this test."""
+    if checks := getattr(check, "checks", ()):
+        return any(is_claimed(contract, part) for part in checks)
+    if getattr(contract, "short", False) and is_check(check) and not getattr(check, "in_short", False):
         return False
     return all(getattr(contract, claim) for claim in getattr(check, "claims", ()))
+
+
+def is_check(method: object) -> bool:
+    """Whether a method of a contract class is a check."""
+    return inspect.isfunction(method) and method.__name__.startswith("check_")
+
+
+def together(doc: str, *checks: Callable[..., None]) -> Callable[..., None]:
+    """A test that runs several checks, each in an own folder; a failure's traceback names the check.
+
+    Checks that do not apply to the class are left out. The test is skipped if all others are.
+    """
+
+    def test(self: Contract, make: Make, tmp_path: Path) -> None:
+        claimed = [check for check in checks if is_claimed(type(self), check)]
+        reasons: list[str] = []
+        for check in claimed:
+            given: dict[str, Any] = {"make": make}
+            if "tmp_path" in inspect.signature(check).parameters:
+                given["tmp_path"] = tmp_path / check.__name__
+                given["tmp_path"].mkdir(parents=True)
+            try:
+                check(self, **given)
+            except pytest.skip.Exception as skipped:
+                reasons.append(f"{check.__name__}: {skipped}")
+        if len(reasons) == len(claimed):
+            pytest.skip("; ".join(reasons))
+
+    test.__doc__ = doc
+    vars(test)["checks"] = checks
+    return test
 
 
 class Contract:
@@ -99,7 +134,7 @@ class Contract:
         """The factory: `make(**options)` returns the component. A plugin's test class defines only this fixture."""
         raise NotImplementedError(f"{type(self).__name__} needs a fixture `make` that returns the component's class")
 
-    def test_is_a_component(self, make: Make) -> None:
+    def check_is_a_component(self, make: Make) -> None:
         """It subclasses its kind's abstract base class, its options that class's; it has a name, every option a default."""
         component = make()
         assert isinstance(component, self.interface), f"{type(component).__name__} is no {self.interface.__name__}"
@@ -110,19 +145,19 @@ class Contract:
         assert isinstance(component.options, component.options_class)
         component.options_class()
 
-    def test_options_refuse_unknown_names(self, make: Make) -> None:
+    def check_options_refuse_unknown_names(self, make: Make) -> None:
         """An option that does not exist is refused, not ignored."""
         with pytest.raises(ValidationError):
             make().options_class(no_such_option_of_anybody=1)
 
-    def test_options_are_plain_data(self, make: Make) -> None:
+    def check_options_are_plain_data(self, make: Make) -> None:
         """Options survive a round trip through JSON, and rebuild the component, for example in another process."""
         component = make()
         options = component.options_class.model_validate(json.loads(component.options.model_dump_json()))
         assert options == component.options, f"read from JSON, {component.options!r} are {options!r}"
         assert type(component)(options).options == component.options, "rebuilt, it has other options"
 
-    def test_is_listed(self, make: Make) -> None:
+    def check_is_listed(self, make: Make) -> None:
         """Exactly one installed component has its name; it names this class, its options, and a summary of one line."""
         component = make()
         entry = entry_of(self.kind, component.name)
@@ -131,7 +166,7 @@ class Contract:
         assert entry.component.summary.strip(), "the hook has no summary"
         assert "\n" not in entry.component.summary, "the summary has more than one line"
 
-    def test_composes(self, make: Make) -> None:
+    def check_composes(self, make: Make) -> None:
         """`+KIND=NAME` composes to its name; its options get their defaults, and an option that it lacks is refused."""
         import hydra
 
@@ -152,7 +187,7 @@ class Contract:
         with pytest.raises(ConfigError, match="no_such_option"):
             assembly.component(RunConfig.model_construct(**wrong), self.kind, installed())
 
-    def test_listing_is_light(self, make: Make) -> None:
+    def check_listing_is_light(self, make: Make) -> None:
         """Importing the plugin's top module and calling its hooks imports neither torch, numba, hydra nor the component."""
         entry = entry_of(self.kind, make().name)
         plugin = installed().manager.get_plugin(entry.plugin)
@@ -163,6 +198,19 @@ class Contract:
         unwanted = {*HEAVY, *({target} - {module, entry.component.config.__module__})}
         found = sorted(unwanted & modules_of_listing(module, tuple(sys.path)))
         assert not found, f"listing {module} imports {', '.join(found)}"
+
+    test_component = together(
+        "A component has a name and options that are plain data.",
+        check_is_a_component,
+        check_options_refuse_unknown_names,
+        check_options_are_plain_data,
+    )
+    test_installed = together(
+        "The component is installed, and can be chosen by its name.",
+        check_is_listed,
+        check_composes,
+        check_listing_is_light,
+    )
 
 
 @cache
@@ -183,28 +231,31 @@ _CONTRACTS: list[type[Contract]] = [Contract]
 """The classes that define checks."""
 
 
-def checks_of(contract: type) -> dict[str, Callable[..., Any]]:
-    """The checks of a contract class by name, its own and the inherited ones, in the order of their definition."""
+def checks_of(contract: type, prefix: str = "check_") -> dict[str, Callable[..., Any]]:
+    """The checks of a contract class by name, its own and the inherited ones, in the order of their definition.
+
+    With the prefix `test_`: the tests that run them.
+    """
     found: dict[str, Callable[..., Any]] = {}
     for base in reversed(contract.__mro__):
         if base in _CONTRACTS:
-            found |= {n: f for n, f in vars(base).items() if n.startswith("test_") and inspect.isfunction(f)}
+            found |= {n: f for n, f in vars(base).items() if n.startswith(prefix) and inspect.isfunction(f)}
     return found
 
 
 def refusal(contract: type) -> str | None:
     """Why a plugin's contract class, or a decorator or mark on it, disables a check; None if it does not.
 
-    A check may be skipped under a condition (`skipif`), or replaced by a method under `xfail(reason=..., strict=True)`,
+    A test may be skipped under a condition (`skipif`), or replaced by a method under `xfail(reason=..., strict=True)`,
     which shows when the check passes again. Class attributes may be set, except those that the checks use (`kind`,
     `interface`, methods).
     """
     name = contract.__name__
     if not getattr(contract, "__test__", True):
-        return f"{name} puts all checks of its contract out of action: `__test__` is false"
+        return f"{name} puts all tests of its contract out of action: `__test__` is false"
     if problem := marks_refused(_marks(*reversed(contract.__mro__))):
-        return f"{name} puts all checks of its contract out of action: {problem}"
-    checks = checks_of(contract)
+        return f"{name} puts all tests of its contract out of action: {problem}"
+    checks = checks_of(contract, "test_")
     own = {n: f for c in _CONTRACTS if issubclass(contract, c) for n, f in vars(c).items()}
     fixed = {n for n, f in own.items() if inspect.isfunction(f) and not getattr(f, "is_hook", False)}
     for member in [*checks, *sorted(fixed - {*checks, "make", "__init_subclass__"}), "kind", "interface"]:
@@ -212,13 +263,13 @@ def refusal(contract: type) -> str | None:
         value = vars(owner)[member]
         marks = _marks(value)
         if owner not in _CONTRACTS and not (member in checks and any(m.name == "xfail" for m in marks)):
-            what = "check" if member in checks else "member"
+            what = "test" if member in checks else "member"
             return (
                 f"{owner.__name__} overrides the {what} {member!r} of its contract;"
-                " only a check may be overridden, by a method under @pytest.mark.xfail(reason=..., strict=True)"
+                " only a test may be overridden, by a method under @pytest.mark.xfail(reason=..., strict=True)"
             )
         if problem := marks_refused(marks):
-            return f"{owner.__name__} puts the check {member!r} of its contract out of action: {problem}"
+            return f"{owner.__name__} puts the test {member!r} of its contract out of action: {problem}"
     return None
 
 

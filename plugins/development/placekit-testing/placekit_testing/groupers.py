@@ -10,7 +10,7 @@ import pytest
 
 from placekit_core import PHASES, Graph, GraphBuilder, Grouper, Grouping, Labels, Problem, strongly_connected
 from placekit_testing.children import digest, in_children
-from placekit_testing.contract import Contract, Make, in_short
+from placekit_testing.contract import Contract, Make, in_short, together
 from placekit_testing.observed import global_random
 from placekit_testing.strategies import machine, random_graph, random_step
 
@@ -25,7 +25,7 @@ class GrouperContract(Contract, defines_checks=True):
     limit_option: ClassVar[str | None] = None
     """Name of the option that limits the number of groups. None: `max_groups` if there is such an option; "": no option."""
 
-    def test_groups_are_numbered(self, make: Make) -> None:
+    def check_groups_are_numbered(self, make: Make) -> None:
         """`group_of` has one int32 per operation: numbers from 0 on, without gaps."""
         for graph, grouping in _grouped(make):
             group_of = grouping.group_of
@@ -34,7 +34,7 @@ class GrouperContract(Contract, defines_checks=True):
             used = np.unique(group_of)
             assert used.tolist() == list(range(len(used))), f"{graph}: the groups are numbered {used.tolist()}"
 
-    def test_groups_have_names(self, make: Make) -> None:
+    def check_groups_have_names(self, make: Make) -> None:
         """Either no group has a name, or every one has."""
         for graph, grouping in _grouped(make):
             if grouping.names:
@@ -42,7 +42,7 @@ class GrouperContract(Contract, defines_checks=True):
                 assert all(grouping.names), f"{graph}: a group has an empty name"
 
     @in_short
-    def test_co_located_operations_stay_together(self, make: Make) -> None:
+    def check_co_located_operations_stay_together(self, make: Make) -> None:
         """Operations that must share a device are in one group."""
         for graph, grouping in _grouped(make):
             for tied in np.unique(graph.colocate[graph.colocate >= 0]).tolist():
@@ -50,7 +50,7 @@ class GrouperContract(Contract, defines_checks=True):
                 assert len(groups) == 1, f"{graph}: co-located operations are in the groups {groups.tolist()}"
 
     @in_short
-    def test_forward_phase_is_acyclic(self, make: Make) -> None:
+    def check_forward_phase_is_acyclic(self, make: Make) -> None:
         """If `acyclic` promises it, no groups wait for each other in the forward phase."""
         if not make().acyclic:
             pytest.skip("this grouper promises no order among its groups")
@@ -65,13 +65,13 @@ class GrouperContract(Contract, defines_checks=True):
             assert not len(waiting), f"{graph}: the groups {waiting.tolist()} wait for each other"
 
     @in_short
-    def test_every_group_has_a_device(self, make: Make) -> None:
+    def check_every_group_has_a_device(self, make: Make) -> None:
         """On a machine with CPU and GPU, no group mixes CPU-only operations with GPU-only ones."""
         for graph, grouping in _grouped(make):
             Problem.of(graph, machine(), grouping)  # raises an error that names a group that no device may run
 
     @in_short
-    def test_limit_is_kept(self, make: Make) -> None:
+    def check_limit_is_kept(self, make: Make) -> None:
         """The option that limits the number of groups is kept if every operation may run anywhere."""
         option = self.limit_option
         if option is None:
@@ -85,7 +85,7 @@ class GrouperContract(Contract, defines_checks=True):
                 assert count <= limit, f"{graph}: {count} groups, not {limit}"
 
     @in_short
-    def test_same_seed_same_groups(self, make: Make) -> None:
+    def check_same_seed_same_groups(self, make: Make) -> None:
         """Groups depend on the graph, the options and the given generator; numpy's and Python's generators are not used."""
         for graph, grouping in _grouped(make):
             with global_random(1) as untouched:
@@ -94,25 +94,25 @@ class GrouperContract(Contract, defines_checks=True):
             assert again.group_of.tolist() == grouping.group_of.tolist(), f"{graph}: other groups the second time"
             assert again.names == grouping.names, f"{graph}: other names the second time"
 
-    def test_other_processes_give_the_same(self, make: Make) -> None:
+    def check_other_processes_give_the_same(self, make: Make) -> None:
         """Two new processes, in which sets of strings are ordered differently, make the same groups."""
         found = in_children(make(), groups_digest)
         assert set(found) == {groups_digest(make())}, "other groups in another process"
 
-    def test_graph_is_left_alone(self, make: Make) -> None:
+    def check_graph_is_left_alone(self, make: Make) -> None:
         """Grouping does not change the graph, nor its extra columns and attributes."""
         for graph in _graphs():
             before = graph.replace().fingerprint, dict(graph.attributes)  # `replace`: graphs cache fingerprints
             _group(make, graph)
             assert (graph.replace().fingerprint, dict(graph.attributes)) == before, f"{graph} was changed"
 
-    def test_one_operation(self, make: Make) -> None:
+    def check_one_operation(self, make: Make) -> None:
         """A graph of one kernel has one group."""
         b = GraphBuilder("one")
         b.add("only", outputs=[4])
         assert _group(make, b.build()).group_of.tolist() == [0]
 
-    def test_no_kernels(self, make: Make) -> None:
+    def check_no_kernels(self, make: Make) -> None:
         """Graphs without kernels are grouped: an empty one has no group, one of sources has some."""
         assert _group(make, GraphBuilder("empty").build()).count == 0
         b = GraphBuilder("sources")
@@ -121,7 +121,7 @@ class GrouperContract(Contract, defines_checks=True):
         graph = b.build()
         assert 1 <= _group(make, graph).check(graph).count <= 3
 
-    def test_large_graphs(self, make: Make) -> None:
+    def check_large_graphs(self, make: Make) -> None:
         """Several thousand operations, also as one long chain, are grouped without deep recursion."""
         b = GraphBuilder("chain")
         tensors = [b.source("x", 4)]
@@ -129,6 +129,28 @@ class GrouperContract(Contract, defines_checks=True):
             tensors = b.add(f"op{i}", inputs=tensors, outputs=[4], module=f"m{i // 7}", flops=1e6)
         for graph in (b.build(), random_step(np.random.default_rng(0), 2500)):
             _group(make, graph).check(graph)
+
+    test_groups = together(
+        "Groups are well formed, and can be placed.",
+        check_groups_are_numbered,
+        check_groups_have_names,
+        check_co_located_operations_stay_together,
+        check_forward_phase_is_acyclic,
+        check_every_group_has_a_device,
+        check_limit_is_kept,
+    )
+    test_same_groups = together(
+        "Groups depend only on graph, options and generator.",
+        check_same_seed_same_groups,
+        check_other_processes_give_the_same,
+        check_graph_is_left_alone,
+    )
+    test_unusual_graphs = together(
+        "Very small and very large graphs are grouped.",
+        check_one_operation,
+        check_no_kernels,
+        check_large_graphs,
+    )
 
 
 def _graphs() -> Iterator[Graph]:

@@ -28,7 +28,7 @@ from placekit_core import (
 )
 from placekit_core.run.detection import HEAD_BYTES
 from placekit_testing.children import digest, in_children
-from placekit_testing.contract import Contract, Make, entry_of, in_short, needs
+from placekit_testing.contract import Contract, Make, entry_of, in_short, needs, together
 from placekit_testing.strategies import machine
 
 _last: dict[tuple[type, str], tuple[Importer, list[Program]]] = {}  # the last importer only: loading may take seconds
@@ -55,7 +55,7 @@ class ImporterContract(Contract, defines_checks=True):
     executes: ClassVar[bool] = True
     """The executables are run; False if the smallest program is too large for a test."""
 
-    def test_claims_what_it_is(self, make: Make) -> None:
+    def check_claims_what_it_is(self, make: Make) -> None:
         """`reads_files`, `detects` and `executable` agree with the component and its programs."""
         component = described(make)
         assert bool(component.files) == self.reads_files, "set `reads_files` in the test's class"
@@ -63,27 +63,27 @@ class ImporterContract(Contract, defines_checks=True):
         found = any(p.executable is not None for p in _loaded(make)[1])
         assert found == self.executable, "set `executable` in the test's class"
 
-    def test_loads_a_program(self, make: Make) -> None:
+    def check_loads_a_program(self, make: Make) -> None:
         """`load` returns a list of at least one program."""
         programs = _loaded(make)[1]
         assert isinstance(programs, list), f"load gave {type(programs).__name__}, not a list"
         assert programs, "load gave no program"
         assert all(isinstance(p, Program) for p in programs), "load gave something else than programs"
 
-    def test_operation_names_are_unique(self, make: Make) -> None:
+    def check_operation_names_are_unique(self, make: Make) -> None:
         """No two operations of a graph have the same name."""
         for graph in _graphs(make):
             names, counts = np.unique(np.asarray(graph.op_name), return_counts=True)
             assert np.all(counts == 1), f"{graph.name}: {str(names[counts > 1][0])!r} occurs twice"
 
-    def test_edges_connect_operations(self, make: Make) -> None:
+    def check_edges_connect_operations(self, make: Make) -> None:
         """Every tensor is written by an operation that exists, and every operation reads tensors that exist."""
         for graph in _graphs(make):
             for column, top in ((graph.tensor_producer, graph.n), (graph.input_tensor, graph.t)):
                 outside = column[(column < 0) | (column >= top)]
                 assert not len(outside), f"{graph.name}: an edge leads to {outside[0]}, outside 0..{top - 1}"
 
-    def test_graphs_are_acyclic(self, make: Make) -> None:
+    def check_graphs_are_acyclic(self, make: Make) -> None:
         """No operation waits for itself."""
         for graph in _graphs(make):
             waits = np.diff(graph.input_ptr)
@@ -100,7 +100,7 @@ class ImporterContract(Contract, defines_checks=True):
             stuck = np.flatnonzero(waits > 0)
             assert not len(stuck), f"{graph.name}: {graph.op_name[stuck[0]]!r} is on a cycle, or after one"
 
-    def test_amounts_are_not_negative(self, make: Make) -> None:
+    def check_amounts_are_not_negative(self, make: Make) -> None:
         """Operations, bytes and sizes are finite and not negative."""
         for graph in _graphs(make):
             for key in ("flops", "bytes_accessed", "persistent_bytes", "tensor_bytes"):
@@ -108,27 +108,27 @@ class ImporterContract(Contract, defines_checks=True):
                 assert np.all(np.isfinite(column) & (column >= 0)), f"{graph.name}: {key} is negative or not finite"
 
     @in_short
-    def test_graphs_are_valid(self, make: Make) -> None:
+    def check_graphs_are_valid(self, make: Make) -> None:
         """All other rules of `Graph` hold, too: sources read nothing, only co-located operations share memory, ..."""
         for graph in _graphs(make):
             validate_graph(graph.replace())  # a copy, without the values that the graph has cached
 
     @in_short
-    def test_loading_twice_gives_the_same(self, make: Make) -> None:
+    def check_loading_twice_gives_the_same(self, make: Make) -> None:
         """Another importer with the same options loads the same graphs, in the same order."""
         first, again = _loaded(make)[1], make().load()
         assert [p.graph.name for p in again] == [p.graph.name for p in first]
         assert [p.graph.fingerprint for p in again] == [p.graph.fingerprint for p in first], "another fingerprint"
         assert [p.split for p in again] == [p.split for p in first]
 
-    def test_other_processes_give_the_same(self, make: Make) -> None:
+    def check_other_processes_give_the_same(self, make: Make) -> None:
         """A new process, in which sets of strings are ordered differently, loads the same graphs and initial values."""
         importer, programs = _loaded(make)
         other = 2 if os.environ.get("PYTHONHASHSEED") == "1" else 1
         found = in_children(importer, loaded_digest, self.executes, hash_seeds=[other])
         assert found == [programs_digest(programs, self.executes)], "another program in another process"
 
-    def test_graphs_survive_a_file(self, make: Make, tmp_path: Path) -> None:
+    def check_graphs_survive_a_file(self, make: Make, tmp_path: Path) -> None:
         """A graph that is written to a graph file and read again has the same name, attributes and fingerprint."""
         for graph in _graphs(make):
             again = load_graph(save_graph(graph, tmp_path / "graph.graph.npz"))
@@ -137,20 +137,20 @@ class ImporterContract(Contract, defines_checks=True):
             assert again.fingerprint == graph.fingerprint
 
     @in_short
-    def test_programs_can_be_placed(self, make: Make) -> None:
+    def check_programs_can_be_placed(self, make: Make) -> None:
         """A problem can be made from each program, with the program's own costs and machine if it has them."""
         for program in _loaded(make)[1]:
             kinds = program.costs.kinds if program.costs is not None else ("cpu", "gpu")
             problem = Problem.of(program.graph, program.cluster or machine(kinds), costs=program.costs)
             assert problem.grouped.n == problem.g
 
-    def test_loading_changes_no_option(self, make: Make) -> None:
+    def check_loading_changes_no_option(self, make: Make) -> None:
         """`load` does not change the options, because a run writes its configuration from them."""
         before, after = make().options.model_dump_json(), _loaded(make)[0].options.model_dump_json()
         assert after == before, f"the options are {after} after loading"
 
     @needs("reads_files")
-    def test_a_missing_file_is_an_error(self, make: Make, tmp_path: Path) -> None:
+    def check_a_missing_file_is_an_error(self, make: Make, tmp_path: Path) -> None:
         """For importers that read files: a `path` that does not exist is a PlacekitError that names it."""
         for ending in self._files(make):
             path = tmp_path / f"missing{ending}"
@@ -159,7 +159,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert path.name in str(error.value), f"the error does not name the file: {error.value}"
 
     @needs("reads_files")
-    def test_a_damaged_file_is_an_error(self, make: Make, tmp_path: Path) -> None:
+    def check_a_damaged_file_is_an_error(self, make: Make, tmp_path: Path) -> None:
         """For importers that read files: an empty file, or one of random bytes, is a PlacekitError that names the file."""
         for ending in self._files(make):
             path = tmp_path / f"damaged{ending}"
@@ -170,7 +170,7 @@ class ImporterContract(Contract, defines_checks=True):
                 assert path.name in str(error.value), f"the error does not name the file: {error.value}"
 
     @needs("detects")
-    def test_own_files_are_detected(self, make: Make) -> None:
+    def check_own_files_are_detected(self, make: Make) -> None:
         """Its `detect` says yes to the file that `make` reads, and no to an empty and a random one."""
         importer = make()
         detect = described(make).detect
@@ -185,7 +185,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert not detect(head), f"`detect` takes {head[:8]!r}... for a file of {importer.name!r}"
 
     @needs("executable", "executes")
-    def test_initial_values_are_those_of_the_sources(self, make: Make) -> None:
+    def check_initial_values_are_those_of_the_sources(self, make: Make) -> None:
         """`initial` has a value for every source tensor that is no view, and for nothing else."""
         for graph, executable in self._executables(make):
             wanted = _source_tensors(graph) - executable.views.keys()
@@ -193,7 +193,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert found == wanted, f"{graph.name}: missing {wanted - found}, too many {found - wanted}"
 
     @needs("executable", "executes")
-    def test_initial_values_are_own_copies(self, make: Make) -> None:
+    def check_initial_values_are_own_copies(self, make: Make) -> None:
         """Two calls of `initial` give the same bits; overwriting the values of one does not change those of the other."""
         for graph, executable in self._executables(make):
             first, second = executable.initial(), executable.initial()
@@ -206,7 +206,7 @@ class ImporterContract(Contract, defines_checks=True):
             assert not _differ(third, before), f"{graph.name}: `initial` gives its own originals away"
 
     @needs("executable", "executes")
-    def test_views_have_a_base(self, make: Make) -> None:
+    def check_views_have_a_base(self, make: Make) -> None:
         """`views` maps existing tensors to existing tensors that are no views themselves."""
         for graph, executable in self._executables(make):
             for tensor, base in executable.views.items():
@@ -216,7 +216,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_updates_renew_sources(self, make: Make) -> None:
+    def check_updates_renew_sources(self, make: Make) -> None:
         """`updates` maps tensors of sources to tensors that kernels write."""
         for graph, executable in self._executables(make):
             for old, new in executable.updates.items():
@@ -226,7 +226,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_results_can_be_read(self, make: Make) -> None:
+    def check_results_can_be_read(self, make: Make) -> None:
         """`results` names existing tensors, and `result` makes each result from the tensors that a run keeps."""
         for graph, executable in self._executables(make):
             for name, tensor in executable.results.items():
@@ -236,7 +236,7 @@ class ImporterContract(Contract, defines_checks=True):
                 _bits(executable.result(name, values))
 
     @needs("executable", "executes")
-    def test_random_operations_are_kernels(self, make: Make) -> None:
+    def check_random_operations_are_kernels(self, make: Make) -> None:
         """`random_ops` are kernels of the graph."""
         for graph, executable in self._executables(make):
             wrong = [v for v in executable.random_ops if not (0 <= v < graph.n and graph.kernel[v])]
@@ -244,7 +244,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_steps_differ_by_random_operations(self, make: Make) -> None:
+    def check_steps_differ_by_random_operations(self, make: Make) -> None:
         """If two steps from the same values have different results, `random_ops` names the random operations."""
         for graph, executable in self._executables(make):
             first, later = (_outcome(executable, _run_fused(graph, executable, step)) for step in (0, 3))
@@ -253,7 +253,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_values_have_their_bytes(self, make: Make) -> None:
+    def check_values_have_their_bytes(self, make: Make) -> None:
         """Values that operations read or a step updates have the bytes in the graph's `tensor_bytes`; a view has its own."""
         for graph, executable in self._executables(make):
             values, views = _run_one_by_one(graph, executable), executable.views
@@ -265,7 +265,7 @@ class ImporterContract(Contract, defines_checks=True):
                 )
 
     @needs("executable", "executes")
-    def test_running_leaves_values_alone(self, make: Make) -> None:
+    def check_running_leaves_values_alone(self, make: Make) -> None:
         """A compiled function changes none of its inputs, and gives the same bits when it runs again."""
         for graph, executable in self._executables(make):
             values, run = executable.initial(), executable.compile(_kernels(graph), keep=_kept(graph, executable))
@@ -276,7 +276,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_running_keeps_what_is_asked_for(self, make: Make) -> None:
+    def check_running_keeps_what_is_asked_for(self, make: Make) -> None:
         """A function compiled with `keep` returns the tensors in `keep`, and no others."""
         for graph, executable in self._executables(make):
             keep = _kept(graph, executable)
@@ -285,7 +285,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_fused_kernels_equal_single_ones(self, make: Make) -> None:
+    def check_fused_kernels_equal_single_ones(self, make: Make) -> None:
         """All kernels in one function give the same bits as one function per kernel, also in a later step."""
         for graph, executable in self._executables(make):
             for step in (0, 3):
@@ -294,7 +294,7 @@ class ImporterContract(Contract, defines_checks=True):
                 assert not wrong, f"{graph.name}: other bits of {wrong[0]!r} in step {step}"
 
     @needs("executable", "executes")
-    def test_a_view_stands_for_its_base(self, make: Make) -> None:
+    def check_a_view_stands_for_its_base(self, make: Make) -> None:
         """Kernels give the same bits from the views that they read, made by `view`, as from the bases."""
         for graph, executable in self._executables(make):
             from_bases = _outcome(executable, _run_one_by_one(graph, executable))
@@ -303,7 +303,7 @@ class ImporterContract(Contract, defines_checks=True):
 
     @needs("executable", "executes")
     @in_short
-    def test_recipe_rebuilds_the_program(self, make: Make) -> None:
+    def check_recipe_rebuilds_the_program(self, make: Make) -> None:
         """If there is a recipe, its importer and options load a program with the same fingerprint and initial values."""
         found = [(g, e) for g, e in self._executables(make) if e.recipe]
         if not found:
@@ -328,6 +328,50 @@ class ImporterContract(Contract, defines_checks=True):
         found = [(p.graph, p.executable) for p in _loaded(make)[1] if p.executable is not None]
         assert found, "no program can be executed"
         return iter(found)
+
+    test_programs = together(
+        "Programs are well formed, and can be placed.",
+        check_claims_what_it_is,
+        check_loads_a_program,
+        check_operation_names_are_unique,
+        check_edges_connect_operations,
+        check_graphs_are_acyclic,
+        check_amounts_are_not_negative,
+        check_graphs_are_valid,
+        check_graphs_survive_a_file,
+        check_programs_can_be_placed,
+    )
+    test_same_programs = together(
+        "Programs depend only on the options.",
+        check_loading_twice_gives_the_same,
+        check_other_processes_give_the_same,
+        check_loading_changes_no_option,
+    )
+    test_files = together(
+        "Files of its format are detected, and damaged ones are refused.",
+        check_a_missing_file_is_an_error,
+        check_a_damaged_file_is_an_error,
+        check_own_files_are_detected,
+    )
+    test_values = together(
+        "Values of an executable are those that the graph describes.",
+        check_initial_values_are_those_of_the_sources,
+        check_initial_values_are_own_copies,
+        check_views_have_a_base,
+        check_updates_renew_sources,
+        check_results_can_be_read,
+        check_random_operations_are_kernels,
+        check_steps_differ_by_random_operations,
+        check_values_have_their_bytes,
+    )
+    test_execution = together(
+        "Kernels give the same values however they are run.",
+        check_running_leaves_values_alone,
+        check_running_keeps_what_is_asked_for,
+        check_fused_kernels_equal_single_ones,
+        check_a_view_stands_for_its_base,
+        check_recipe_rebuilds_the_program,
+    )
 
 
 def _loaded(make: Make) -> tuple[Importer, list[Program]]:

@@ -23,7 +23,7 @@ from placekit_core import (
 )
 from placekit_core.contracts.interfaces import Ability, Plugin
 from placekit_testing import fakes
-from placekit_testing.contract import Make, in_short, needs
+from placekit_testing.contract import Make, in_short, needs, together
 from placekit_testing.policies import PolicyContract
 
 EPISODES = 5
@@ -67,14 +67,14 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         """`EPISODES` episodes."""
         return policy.rollout(problem, EPISODES, np.random.default_rng(seed), explore)
 
-    def test_claims_what_it_can(self, make: Make) -> None:
+    def check_claims_what_it_can(self, make: Make) -> None:
         """The class attributes of the test say which abilities the policy has, because only those are checked."""
         policy = make()
         for claim, ability in CLAIMS.items():
             has = isinstance(policy, ability)
             assert getattr(self, claim) == has, f"set `{claim} = {has}` in the test's class"
 
-    def test_rollouts_have_their_shapes(self, make: Make) -> None:
+    def check_rollouts_have_their_shapes(self, make: Make) -> None:
         """b episodes of at most T decisions: groups int32, devices int16, log-probabilities and entropies float64 [b, T]."""
         problem = fakes.diamond()
         policy = self.learner(make, problem)
@@ -91,7 +91,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                 assert isinstance(rows, np.ndarray), f"extra[{name!r}] is no array"
 
     @in_short
-    def test_rollouts_have_probabilities(self, make: Make) -> None:
+    def check_rollouts_have_probabilities(self, make: Make) -> None:
         """Log-probabilities are finite and not above 0, entropies finite and not below 0, with and without exploration."""
         for problem in (fakes.diamond(), fakes.mixed(), fakes.diamond(devices=1)):
             policy = self.learner(make, problem)
@@ -102,13 +102,13 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                     assert np.isfinite(values).all(), f"{name} is not finite"
                     assert (values >= -1e-6).all(), f"{name} has the wrong sign"
 
-    def test_rollouts_end_on_allowed_devices(self, make: Make) -> None:
+    def check_rollouts_end_on_allowed_devices(self, make: Make) -> None:
         """With full exploration too, every group ends on a device that may run it."""
         problem = fakes.mixed()
         problem.check(self.drawn(self.learner(make, problem), problem).placements)
 
     @in_short
-    def test_placements_agree_with_decisions(self, make: Make) -> None:
+    def check_placements_agree_with_decisions(self, make: Make) -> None:
         """Each group is where its last decision put it, else where the episode started; -1 only after an episode's end."""
         problem = fakes.chain()
         r = self.drawn(self.learner(make, problem), problem)
@@ -123,27 +123,27 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert np.array_equal(r.placements.device, expected), "the placements are not where the decisions lead"
 
     @in_short
-    def test_same_generator_same_rollouts(self, make: Make) -> None:
+    def check_same_generator_same_rollouts(self, make: Make) -> None:
         """Equal parameters and generators give equal episodes; another generator gives other episodes."""
         problem = fakes.chain()
         a, b, c = (self.drawn(self.learner(make, problem), problem, seed) for seed in (3, 3, 4))
         assert _same(a, b), "equal generators gave different episodes"
         assert not _same(a, c), "exploring draws nothing from its generator"
 
-    def test_place_is_deterministic(self, make: Make) -> None:
+    def check_place_is_deterministic(self, make: Make) -> None:
         """`place`, which does not explore, gives the same placement with any generator."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         a, b = (policy.place(fakes.fake_task(problem), np.random.default_rng(seed)) for seed in (1, 2))
         assert a.same_as(b), "without exploration the placement depends on the generator"
 
-    def test_build_is_reproducible(self, make: Make) -> None:
+    def check_build_is_reproducible(self, make: Make) -> None:
         """Equal generators initialise equal parameters."""
         a, b = (self.learner(make, fakes.diamond(), seed=5).state_dict() for _ in range(2))
         assert a.keys() == b.keys()
         assert all(np.array_equal(a[name], b[name]) for name in a), "equal generators gave different parameters"
 
-    def test_builds_for_problems_of_several_sizes(self, make: Make) -> None:
+    def check_builds_for_problems_of_several_sizes(self, make: Make) -> None:
         """One set of parameters serves all problems that it was built for, with any numbers of groups and devices."""
         problems = fakes.diamond(), fakes.chain(20), fakes.independent(3, devices=8)
         policy = self.learner(make, *problems)
@@ -152,7 +152,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             problem.check(r.placements)
             _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape)))
 
-    def test_gradients_are_of_the_parameters(self, make: Make) -> None:
+    def check_gradients_are_of_the_parameters(self, make: Make) -> None:
         """Gradients are finite, and have the names and shapes of `state_dict`."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
@@ -161,7 +161,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("recomputes_log_prob")
     @in_short
-    def test_gradients_match_finite_differences(self, make: Make) -> None:
+    def check_gradients_match_finite_differences(self, make: Make) -> None:
         """Gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy), tested in random directions."""
         for problem in (fakes.mixed(), fakes.diamond()):
             policy = self.learner(make, problem)
@@ -191,7 +191,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("reports_kl")
     @in_short
-    def test_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
+    def check_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
         """If `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
         for problem in (fakes.mixed(), fakes.diamond()):
             policy = self.learner(make, problem)
@@ -201,7 +201,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             _agrees(policy, gradient, functools.partial(_minus_twice_kl, policy, problem, r), "kl_weight 2")
 
     @needs("recomputes_log_prob")
-    def test_step_raises_rewarded_decisions(self, make: Make) -> None:
+    def check_step_raises_rewarded_decisions(self, make: Make) -> None:
         """A small step along the gradient of decisions with weight 1 makes them more probable."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
@@ -211,7 +211,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert policy.log_prob(problem, r)[r.group >= 0].sum() > before, "the step made them less probable"
 
     @in_short
-    def test_rewarded_decisions_become_frequent(self, make: Make) -> None:
+    def check_rewarded_decisions_become_frequent(self, make: Make) -> None:
         """Steps along gradients weighted by how often episodes use certain devices make the policy use them more."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
@@ -238,7 +238,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert norm > 0, "the gradient is zero"
         return {name: ((length or self.step) / norm * values).astype(values.dtype) for name, values in gradient.items()}
 
-    def test_apply_adds(self, make: Make) -> None:
+    def check_apply_adds(self, make: Make) -> None:
         """`apply` adds to the named parameters, and changes no others."""
         policy = self.learner(make, fakes.diamond())
         for name in policy.state_dict():
@@ -249,7 +249,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
                 assert np.allclose(values, before[key] + added, rtol=0, atol=1e-5), f"apply to {name!r}: {key!r}"
 
     @in_short
-    def test_state_dict_round_trip(self, make: Make) -> None:
+    def check_state_dict_round_trip(self, make: Make) -> None:
         """Another instance with the loaded parameters has the same parameters and the same episodes."""
         problem = fakes.chain()
         policy, other = self.learner(make, problem), self.learner(make, problem, seed=1)
@@ -260,7 +260,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
             assert np.array_equal(values, saved[name]), f"parameter {name!r} is not what was loaded"
         assert _same(self.drawn(policy, problem), self.drawn(other, problem)), "the episodes differ"
 
-    def test_load_state_dict_refuses(self, make: Make) -> None:
+    def check_load_state_dict_refuses(self, make: Make) -> None:
         """A parameter that is missing or has another shape is a PlacekitError that names it."""
         policy = self.learner(make, fakes.diamond())
         for name in policy.state_dict():
@@ -273,7 +273,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("recomputes_log_prob")
     @in_short
-    def test_log_prob_is_that_of_the_rollouts(self, make: Make) -> None:
+    def check_log_prob_is_that_of_the_rollouts(self, make: Make) -> None:
         """If `recomputes_log_prob` is claimed: at unchanged parameters, `log_prob` equals that of the rollouts, [b, T]."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
@@ -284,7 +284,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert close.all(), "log_prob disagrees with the rollouts, at the parameters that they were drawn with"
 
     @needs("reports_kl")
-    def test_kl(self, make: Make) -> None:
+    def check_kl(self, make: Make) -> None:
         """If `reports_kl` is claimed: the divergence is 0 at unchanged parameters, and positive after a step."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
@@ -299,7 +299,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert after.sum() > 1e-6, "still 0 after a step"
 
     @needs("imitates")
-    def test_imitates(self, make: Make) -> None:
+    def check_imitates(self, make: Make) -> None:
         """If `imitates` is claimed: small steps along its gradient lower the loss, which is at least 0."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
@@ -314,7 +314,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("teaches")
     @in_short
-    def test_teaches(self, make: Make) -> None:
+    def check_teaches(self, make: Make) -> None:
         """If `teaches` is claimed: `imitate` on one lesson helps with later lessons; equal generators give equal lessons."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
@@ -331,7 +331,7 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @needs("follows")
     @in_short
-    def test_rollouts_near_a_placement(self, make: Make) -> None:
+    def check_rollouts_near_a_placement(self, make: Make) -> None:
         """If `follows` is claimed: episodes are near the placement (with `explore` 0, equal to it); only draws are learned."""
         problem = fakes.independent(20)
         policy = self.learner(make, problem)
@@ -346,6 +346,41 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         elsewhere = float((near.placements.device != device).mean())
         assert 0 < elsewhere < 0.4, f"{elsewhere:.0%} of the groups are elsewhere, where 30% of the decisions are drawn"
         _shaped(policy, policy.gradients(problem, near, np.ones(near.log_prob.shape)))
+
+    test_rollouts = together(
+        "Episodes are well formed.",
+        check_claims_what_it_can,
+        check_rollouts_have_their_shapes,
+        check_rollouts_have_probabilities,
+        check_rollouts_end_on_allowed_devices,
+        check_placements_agree_with_decisions,
+        check_rollouts_near_a_placement,
+    )
+    test_parameters = together(
+        "Episodes and parameters are reproducible, and parameters can be changed, saved and loaded.",
+        check_same_generator_same_rollouts,
+        check_place_is_deterministic,
+        check_build_is_reproducible,
+        check_builds_for_problems_of_several_sizes,
+        check_apply_adds,
+        check_state_dict_round_trip,
+        check_load_state_dict_refuses,
+    )
+    test_gradients = together(
+        "Probabilities, divergences and their gradients are right.",
+        check_gradients_are_of_the_parameters,
+        check_gradients_match_finite_differences,
+        check_gradients_of_kl_match_finite_differences,
+        check_step_raises_rewarded_decisions,
+        check_log_prob_is_that_of_the_rollouts,
+        check_kl,
+    )
+    test_learning = together(
+        "The policy learns from rewards, and from a teacher.",
+        check_rewarded_decisions_become_frequent,
+        check_imitates,
+        check_teaches,
+    )
 
 
 def _agrees(policy: LearnablePolicy, gradient: Parameters, objective: Callable[[], float | None], what: str) -> bool:

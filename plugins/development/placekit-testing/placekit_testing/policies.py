@@ -16,7 +16,7 @@ from placekit_core import BudgetExhausted, Grouping, Ledger, Placement, Policy, 
 from placekit_core.contracts.interfaces import Plugin
 from placekit_testing import fakes
 from placekit_testing.children import digest, in_children
-from placekit_testing.contract import Contract, Make, in_short, needs
+from placekit_testing.contract import Contract, Make, in_short, needs, together
 from placekit_testing.observed import (
     Recorder,
     assert_unchanged,
@@ -75,7 +75,7 @@ class PolicyContract(Contract, defines_checks=True):
     resumable: ClassVar[bool] = False
     """It is a `ResumablePolicy`."""
 
-    def test_claims_what_it_is(self, make: Make) -> None:
+    def check_claims_what_it_is(self, make: Make) -> None:
         """`resumable` says whether it is a `ResumablePolicy`."""
         assert isinstance(make(), ResumablePolicy) == self.resumable, "set `resumable` in the test's class"
 
@@ -109,12 +109,12 @@ class PolicyContract(Contract, defines_checks=True):
         return Played(placement, task)
 
     @in_short
-    def test_allowed_devices(self, make: Make) -> None:
+    def check_allowed_devices(self, make: Make) -> None:
         """On a mixed machine, every group is on an existing device that may run it."""
         for compiled in BACKENDS:
             self.play(make, fakes.mixed(), compiled=compiled)
 
-    def test_placement_is_bound_to_its_problem(self, make: Make) -> None:
+    def check_placement_is_bound_to_its_problem(self, make: Make) -> None:
         """The placement has int16 devices [g], finite float32 priorities [g] or none, and the problem's fingerprints."""
         problem = fakes.diamond()
         placement = self.play(make, problem, budget=10 * self.budget).placement
@@ -129,33 +129,33 @@ class PolicyContract(Contract, defines_checks=True):
             assert placement.priority.shape == (problem.g,)
             assert np.isfinite(placement.priority).all(), "a priority is not finite"
 
-    def test_one_device(self, make: Make) -> None:
+    def check_one_device(self, make: Make) -> None:
         """A machine with one device is no special case."""
         for compiled in BACKENDS:
             self.play(make, fakes.diamond(devices=1), compiled=compiled)
 
-    def test_one_operation(self, make: Make) -> None:
+    def check_one_operation(self, make: Make) -> None:
         """A graph with one operation and no edges is no special case."""
         self.play(make, fakes.independent(1, devices=3))
 
-    def test_sources_only(self, make: Make) -> None:
+    def check_sources_only(self, make: Make) -> None:
         """A graph without kernels, which takes no time, can be placed."""
         self.play(make, fakes.sources_only())
 
-    def test_more_devices_than_operations(self, make: Make) -> None:
+    def check_more_devices_than_operations(self, make: Make) -> None:
         """A machine wider than the graph: three operations, eight devices."""
         self.play(make, fakes.independent(3, devices=8))
 
-    def test_more_operations_than_devices(self, make: Make) -> None:
+    def check_more_operations_than_devices(self, make: Make) -> None:
         """A graph wider than the machine: forty independent operations, two devices."""
         self.play(make, fakes.independent(40, devices=2))
 
-    def test_single_operations_as_groups(self, make: Make) -> None:
+    def check_single_operations_as_groups(self, make: Make) -> None:
         """If every operation is a group of its own, all operations of a chain are placed."""
         self.play(make, fakes.chain())
 
     @in_short
-    def test_groups_of_several_operations(self, make: Make) -> None:
+    def check_groups_of_several_operations(self, make: Make) -> None:
         """If groups hold several operations (at least co-located ones), the groups are placed, not the operations."""
         problem = fakes.grouped()
         if make().level == "operation":  # for such a policy, a run groups only co-located operations
@@ -163,12 +163,12 @@ class PolicyContract(Contract, defines_checks=True):
         self.play(make, problem)
 
     @in_short
-    def test_too_little_memory_for_one_device(self, make: Make) -> None:
+    def check_too_little_memory_for_one_device(self, make: Make) -> None:
         """If no device holds more than a third of the parameters, it returns a placement or ends by its budget."""
         for compiled in BACKENDS:
             self.play(make, fakes.tight(), compiled=compiled)
 
-    def test_prefers_what_fits(self, make: Make) -> None:
+    def check_prefers_what_fits(self, make: Make) -> None:
         """If it has measured a placement that fits, it does not return one that it measured not to fit."""
         for seed in range(3):
             played = self.play(make, fakes.tight(), budget=10 * self.budget, seed=seed)
@@ -181,13 +181,13 @@ class PolicyContract(Contract, defines_checks=True):
                 )
 
     @in_short
-    def test_same_seed_same_result(self, make: Make) -> None:
+    def check_same_seed_same_result(self, make: Make) -> None:
         """Two new instances with equal generators give the same placement and history, to the last bit."""
         for problem, compiled in itertools.product((fakes.unequal(12), fakes.mixed()), BACKENDS):
             first, second = (self.play(make, problem, seed=7, compiled=compiled) for _ in range(2))
             assert first.outcome() == second.outcome(), "equal generators gave different results"
 
-    def test_draws_from_its_generator_only(self, make: Make) -> None:
+    def check_draws_from_its_generator_only(self, make: Make) -> None:
         """The global generators of numpy and Python neither influence the result nor are touched."""
         for compiled in BACKENDS:
             outcomes = []
@@ -197,12 +197,12 @@ class PolicyContract(Contract, defines_checks=True):
                     assert untouched(), "drew from, or seeded, a global generator"
             assert outcomes[0] == outcomes[1], "the result depends on a global generator"
 
-    def test_same_result_in_another_process(self, make: Make) -> None:
+    def check_same_result_in_another_process(self, make: Make) -> None:
         """Processes with another PYTHONHASHSEED, in which sets are ordered differently, give the same result."""
         first, second = in_children(make(), _outcomes, self.budget)
         assert first == second, "two processes with other values of PYTHONHASHSEED gave different results"
 
-    def test_one_instance_places_several_problems(self, make: Make) -> None:
+    def check_one_instance_places_several_problems(self, make: Make) -> None:
         """An instance that has placed another problem before gives the same result as a new instance."""
         problem, other = fakes.unequal(12), fakes.independent(5, devices=2)
         for compiled in BACKENDS:
@@ -216,7 +216,7 @@ class PolicyContract(Contract, defines_checks=True):
                 "placing another problem before changed the result"
             )
 
-    def test_problem_is_unchanged(self, make: Make) -> None:
+    def check_problem_is_unchanged(self, make: Make) -> None:
         """It does not change the arrays of graph, grouping, cluster, costs and problem."""
         for compiled in BACKENDS:
             problem = fakes.mixed()
@@ -225,7 +225,7 @@ class PolicyContract(Contract, defines_checks=True):
             assert_unchanged(problem, before)
 
     @in_short
-    def test_budget_is_kept(self, make: Make) -> None:
+    def check_budget_is_kept(self, make: Make) -> None:
         """All evaluations, by the backend or its compiled kernel, are counted, and stay within the budget."""
         for compiled in BACKENDS:
             task = self.play(make, fakes.chain(), compiled=compiled).task
@@ -233,38 +233,38 @@ class PolicyContract(Contract, defines_checks=True):
 
             assert uncounted(task) <= 0, "reached the backend past the evaluator, or charged less than it used"
 
-    def test_small_budgets(self, make: Make) -> None:
+    def check_small_budgets(self, make: Make) -> None:
         """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on evaluating."""
         for budget, compiled in itertools.product((1, 2, 7), BACKENDS):
             task = self.play(make, fakes.chain(), budget=budget, compiled=compiled).task
             assert task.evaluate.evaluations <= budget
 
-    def test_budget_of_seconds(self, make: Make) -> None:
+    def check_budget_of_seconds(self, make: Make) -> None:
         """If only seconds are limited, `remaining` is infinite, then 0; the policy places, and ends soon after that."""
         for compiled in BACKENDS:
             ledger = Ledger(None, seconds=SECONDS)
             self.play(make, fakes.chain(), budget=ledger, compiled=compiled)
             assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
 
-    def test_no_compiled_kernel(self, make: Make) -> None:
+    def check_no_compiled_kernel(self, make: Make) -> None:
         """It works on a backend without a compiled evaluation (`kernel()` is None)."""
         assert fakes.fake_task(fakes.diamond()).evaluate.kernel() is None
         self.play(make, fakes.diamond())
 
     @in_short
-    def test_failing_placements(self, make: Make) -> None:
+    def check_failing_placements(self, make: Make) -> None:
         """It copes with placements that fail (the value is NaN) or do not fit: half of them, and all of them."""
         for failing, compiled in itertools.product((0.5, 1.0), BACKENDS):
             self.play(make, fakes.chain(), failing=failing, compiled=compiled)
 
     @needs("resumable")
-    def test_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
+    def check_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
         """The states given to `checkpoint` hold only arrays, numbers, strings, lists and dicts, as a checkpoint file can."""
         self._records(make, tmp_path)
 
     @needs("resumable")
     @in_short
-    def test_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
+    def check_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
         """A new instance that continues from a checkpoint gives the placement and history of an uninterrupted run."""
         for compiled, recorder, whole in self._records(make, tmp_path):
             for saved in recorder.some():
@@ -308,7 +308,7 @@ class PolicyContract(Contract, defines_checks=True):
 
     @needs("finds_optimum")
     @in_short
-    def test_finds_optimum(self, make: Make) -> None:
+    def check_finds_optimum(self, make: Make) -> None:
         """If `finds_optimum` is claimed: it finds the optimum of 729 placements within `optimum_budget` evaluations."""
         problem = fakes.unequal(6, devices=3)
         played = self.play(make, problem, budget=self.optimum_budget)
@@ -317,3 +317,47 @@ class PolicyContract(Contract, defines_checks=True):
         if played.placement is not None:
             values.append(float(session.evaluate(played.placement.batch()).value_s[0]))
         assert min(values) == session.lower_bound(), f"found {min(values)} s, the optimum is {session.lower_bound()} s"
+
+    test_placements = together(
+        "Placements are correct on graphs and machines of all shapes.",
+        check_claims_what_it_is,
+        check_allowed_devices,
+        check_placement_is_bound_to_its_problem,
+        check_one_device,
+        check_one_operation,
+        check_sources_only,
+        check_more_devices_than_operations,
+        check_more_operations_than_devices,
+        check_single_operations_as_groups,
+        check_groups_of_several_operations,
+    )
+    test_memory_and_failures = together(
+        "Placements that fail or do not fit are handled.",
+        check_too_little_memory_for_one_device,
+        check_prefers_what_fits,
+        check_failing_placements,
+    )
+    test_same_results = together(
+        "The result depends only on problem, options and generator.",
+        check_same_seed_same_result,
+        check_draws_from_its_generator_only,
+        check_same_result_in_another_process,
+        check_one_instance_places_several_problems,
+        check_problem_is_unchanged,
+    )
+    test_budget = together(
+        "The budget is kept, whatever it limits.",
+        check_budget_is_kept,
+        check_small_budgets,
+        check_budget_of_seconds,
+        check_no_compiled_kernel,
+    )
+    test_resume = together(
+        "An interrupted run continues exactly.",
+        check_checkpoints_can_be_stored,
+        check_resume_is_exact,
+    )
+    test_search = together(
+        "A search that claims it finds the optimum.",
+        check_finds_optimum,
+    )

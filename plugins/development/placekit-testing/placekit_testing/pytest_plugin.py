@@ -39,7 +39,7 @@ def pytest_pycollect_makeitem(collector: Any, name: str, obj: object) -> list[An
     if not collector.classnamefilter(name):
         return None
     if problem := kit.marks_refused(collector.iter_markers()):
-        raise collector.CollectError(f"the checks of {name} are put out of action for its whole module: {problem}")
+        raise collector.CollectError(f"the tests of {name} are put out of action for its whole module: {problem}")
     if problem := kit.refusal(obj):
         raise collector.CollectError(problem)
     return None

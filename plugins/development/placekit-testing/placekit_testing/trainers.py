@@ -13,7 +13,7 @@ from placekit_core import BudgetExhausted, LearnablePolicy, Ledger, Placements, 
 from placekit_core.contracts.interfaces import Plugin
 from placekit_testing import fakes
 from placekit_testing.children import address_of, digest, in_children, load
-from placekit_testing.contract import Contract, Make, in_short
+from placekit_testing.contract import Contract, Make, in_short, together
 from placekit_testing.observed import (
     Recorder,
     assert_unchanged,
@@ -81,31 +81,31 @@ class TrainerContract(Contract, defines_checks=True):
         return trained
 
     @in_short
-    def test_budget_is_kept(self, make: Make) -> None:
+    def check_budget_is_kept(self, make: Make) -> None:
         """The backend evaluates no more placements than the evaluators count, and these stay within the budget."""
         [task] = self.train(make, fakes.chain()).tasks
         assert task.evaluate.evaluations <= self.budget
         assert uncounted(task) <= 0, "reached the backend past the evaluator"
 
-    def test_small_budgets(self, make: Make) -> None:
+    def check_small_budgets(self, make: Make) -> None:
         """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on evaluating."""
         for budget in (1, 2, 7):
             trained = self.train(make, fakes.chain(), budget=budget)
             assert trained.evaluations.evaluations <= budget
 
-    def test_budget_of_seconds(self, make: Make) -> None:
+    def check_budget_of_seconds(self, make: Make) -> None:
         """If only seconds are limited, `remaining` is infinite, then 0; the trainer trains, and ends soon after that."""
         ledger = Ledger(None, seconds=SECONDS)
         self.train(make, fakes.chain(), budget=ledger)
         assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
 
-    def test_ends_by_its_budget(self, make: Make) -> None:
+    def check_ends_by_its_budget(self, make: Make) -> None:
         """It goes on until the evaluators have no budget left, because the run decides how long to train."""
         used = self.train(make, fakes.unequal(12), budget=self.optimum_budget).evaluations
         assert used.remaining <= 0, f"returned after {used.evaluations} of {self.optimum_budget} evaluations"
 
     @in_short
-    def test_finds_optimum(self, make: Make) -> None:
+    def check_finds_optimum(self, make: Make) -> None:
         """If `finds_optimum` is claimed (the default): the optimum is among the placements evaluated."""
         [task] = self.train(make, fakes.unequal(12), budget=self.optimum_budget).tasks
         best, optimum_s = task.evaluate.best, fakes.session_of(task).lower_bound()
@@ -113,7 +113,7 @@ class TrainerContract(Contract, defines_checks=True):
         assert best.value_s == optimum_s, f"the best is {best.value_s} s, the optimum {optimum_s} s"
 
     @in_short
-    def test_policy_learns(self, make: Make) -> None:
+    def check_policy_learns(self, make: Make) -> None:
         """After training, the policy's own placements are better than before, with and without exploration."""
         problem = fakes.unequal(12)
         untrained = Trained(self.policy(), [problem], 1)
@@ -122,7 +122,7 @@ class TrainerContract(Contract, defines_checks=True):
             before, after = (_mean_s(t.policy, t.tasks[0], explore) for t in (untrained, trained))
             assert after < before, f"mean of 64 episodes: {before:.6g} s before, {after:.6g} s after"
 
-    def test_best_never_worsens(self, make: Make) -> None:
+    def check_best_never_worsens(self, make: Make) -> None:
         """The best value so far in the history never rises, and equals the value of the best placement kept."""
         [task] = self.train(make, fakes.unequal(12)).tasks
         best_s = np.asarray(evaluator_of(task).history)[:, 4]
@@ -130,7 +130,7 @@ class TrainerContract(Contract, defines_checks=True):
         assert task.evaluate.best is not None
         assert task.evaluate.best.value_s == best_s[-1], "the best placement that was seen is not the one kept"
 
-    def test_every_task_gets_its_share(self, make: Make) -> None:
+    def check_every_task_gets_its_share(self, make: Make) -> None:
         """Each of several tasks of different sizes gets at least half of an equal share of the evaluations."""
         problems = fakes.chain(), fakes.independent(3, devices=4), fakes.mixed()
         tasks = self.train(make, *problems, budget=self.optimum_budget).tasks
@@ -139,12 +139,12 @@ class TrainerContract(Contract, defines_checks=True):
             evaluations, name = task.evaluate.evaluations, task.problem.graph.name
             assert evaluations >= total / len(tasks) / 2, f"{name} got {evaluations} of {total} evaluations"
 
-    def test_same_result_in_another_process(self, make: Make) -> None:
+    def check_same_result_in_another_process(self, make: Make) -> None:
         """Processes with another PYTHONHASHSEED, in which sets are ordered differently, give the same result."""
         first, second = in_children(make(), _outcome, address_of(self.policy), self.budget)
         assert first == second, "two processes with other values of PYTHONHASHSEED gave different results"
 
-    def test_failing_placements(self, make: Make) -> None:
+    def check_failing_placements(self, make: Make) -> None:
         """It copes with placements that fail or do not fit, half of them or all of them; parameters stay finite."""
         for failing in (0.5, 1.0):
             trained = self.train(make, fakes.chain(), failing=failing)
@@ -152,12 +152,12 @@ class TrainerContract(Contract, defines_checks=True):
                 assert np.isfinite(values).all(), f"parameter {name!r} is not finite"
 
     @in_short
-    def test_same_seed_same_parameters(self, make: Make) -> None:
+    def check_same_seed_same_parameters(self, make: Make) -> None:
         """Equal generators give equal parameters and histories, to the last bit."""
         first, second = (self.train(make, fakes.unequal(12), seed=7) for _ in range(2))
         assert first.outcome() == second.outcome(), "equal generators gave different results"
 
-    def test_draws_from_its_generator_only(self, make: Make) -> None:
+    def check_draws_from_its_generator_only(self, make: Make) -> None:
         """The global generators of numpy and Python neither influence the result nor are touched."""
         outcomes = []
         for seed in (1, 2):
@@ -166,19 +166,19 @@ class TrainerContract(Contract, defines_checks=True):
                 assert untouched(), "drew from, or seeded, a global generator"
         assert outcomes[0] == outcomes[1], "the result depends on a global generator"
 
-    def test_problem_is_unchanged(self, make: Make) -> None:
+    def check_problem_is_unchanged(self, make: Make) -> None:
         """It does not change the arrays of graph, grouping, cluster, costs and problem."""
         problem = fakes.mixed()
         before = contents(problem)
         self.train(make, problem)
         assert_unchanged(problem, before)
 
-    def test_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
+    def check_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
         """The states given to `checkpoint` hold only arrays, numbers, strings, lists and dicts, as a checkpoint file can."""
         self._recorded(make, tmp_path)
 
     @in_short
-    def test_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
+    def check_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
         """A new trainer that continues from a checkpoint gives the parameters and history of an uninterrupted run."""
         recorder, whole = self._recorded(make, tmp_path)
         for saved in recorder.some():
@@ -198,6 +198,34 @@ class TrainerContract(Contract, defines_checks=True):
             make().fit(whole.policy, whole.tasks, rng, None, recorder)
         assert recorder.saved, f"makes no checkpoint within {self.budget} evaluations"
         return recorder, whole
+
+    test_budget = together(
+        "The budget is kept, and used up.",
+        check_budget_is_kept,
+        check_small_budgets,
+        check_budget_of_seconds,
+        check_ends_by_its_budget,
+    )
+    test_learning = together(
+        "The policy learns, on all tasks and whatever fails.",
+        check_finds_optimum,
+        check_policy_learns,
+        check_best_never_worsens,
+        check_every_task_gets_its_share,
+        check_failing_placements,
+    )
+    test_same_results = together(
+        "The result depends only on problems, options and generator.",
+        check_same_result_in_another_process,
+        check_same_seed_same_parameters,
+        check_draws_from_its_generator_only,
+        check_problem_is_unchanged,
+    )
+    test_resume = together(
+        "An interrupted run continues exactly.",
+        check_checkpoints_can_be_stored,
+        check_resume_is_exact,
+    )
 
 
 def _mean_s(policy: LearnablePolicy, task: Task, explore: float) -> float:

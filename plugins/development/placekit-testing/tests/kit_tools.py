@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 
 
 def run_check(contract: type, name: str, make: Callable[..., Any], tmp_path: Path) -> None:
-    """Run the check `name` of `contract` on what `make` builds; it passes, or raises."""
+    """Run the check `name` of `contract` on what `make` builds, in a new folder; it passes, or raises."""
     check = getattr(contract(), name)
-    given = {"make": make, "tmp_path": tmp_path}
+    given = {"make": make, "tmp_path": Path(tempfile.mkdtemp(dir=tmp_path))}
     check(**{parameter: given[parameter] for parameter in inspect.signature(check).parameters})
 
 

@@ -98,20 +98,28 @@ def in_milliseconds(session: RightSession, trace: Trace, ints: NDArray[np.int32]
     floats *= 1000
 
 
-TRACE = "test_trace_says_why_everything_started"
+TRACE = "check_trace_says_why_everything_started"
 MORE = [  # further wrong ones, and what is said of them
-    ("test_declares_what_it_is", type("Noisy", (Right,), {"deterministic": False}), "simulation, and not determin"),
-    ("test_values_are_seconds", answering("Spread", spread_s=lambda r: r.value_s - 5), "the spread of the values"),
-    ("test_problem_is_left_alone", writing(lambda p: p.allowed, "Allowed"), "problem.allowed"),
-    ("test_problem_is_left_alone", writing(lambda p: p.group_persistent_bytes, "Persistent"), "group_persistent_bytes"),
-    ("test_problem_is_left_alone", writing(lambda p: p.cluster.memory_bytes, "Memory"), "cluster.memory_bytes"),
-    ("test_problem_is_left_alone", writing(lambda p: p.cluster.routes.latency_s, "Latency"), "routes.latency_s"),
-    ("test_no_value_beats_the_bound", running(FivePercentTooHigh), "below the bound"),
-    ("test_one_device_takes_the_sum", answering("Huge", "max_load", value_s=lambda r: r.value_s + 1e9), "s, not"),
-    ("test_one_device_takes_the_sum", answering("Half", "blocking_latency", value_s=lambda r: r.value_s / 2), "s, not"),
-    ("test_schedule_has_every_operation", scheduling(one_round, "All starts are in one round."), "in no later round"),
-    ("test_transfers_take_their_seconds", scheduling(thrice, "Sends everything thrice."), "more than once"),
-    ("test_other_processes_give_the_same", FirstProcess, "other values in another process"),
+    ("check_declares_what_it_is", type("Noisy", (Right,), {"deterministic": False}), "simulation, and not determin"),
+    ("check_values_are_seconds", answering("Spread", spread_s=lambda r: r.value_s - 5), "the spread of the values"),
+    ("check_problem_is_left_alone", writing(lambda p: p.allowed, "Allowed"), "problem.allowed"),
+    (
+        "check_problem_is_left_alone",
+        writing(lambda p: p.group_persistent_bytes, "Persistent"),
+        "group_persistent_bytes",
+    ),
+    ("check_problem_is_left_alone", writing(lambda p: p.cluster.memory_bytes, "Memory"), "cluster.memory_bytes"),
+    ("check_problem_is_left_alone", writing(lambda p: p.cluster.routes.latency_s, "Latency"), "routes.latency_s"),
+    ("check_no_value_beats_the_bound", running(FivePercentTooHigh), "below the bound"),
+    ("check_one_device_takes_the_sum", answering("Huge", "max_load", value_s=lambda r: r.value_s + 1e9), "s, not"),
+    (
+        "check_one_device_takes_the_sum",
+        answering("Half", "blocking_latency", value_s=lambda r: r.value_s / 2),
+        "s, not",
+    ),
+    ("check_schedule_has_every_operation", scheduling(one_round, "All starts are in one round."), "in no later round"),
+    ("check_transfers_take_their_seconds", scheduling(thrice, "Sends everything thrice."), "more than once"),
+    ("check_other_processes_give_the_same", FirstProcess, "other values in another process"),
     (TRACE, tracing(unnamed, "Causes are -1."), "s without a cause"),
     (TRACE, tracing(circular, "The last is its own cause."), "its own cause"),
     (TRACE, tracing(not_run, "Causes did not run."), "did not run"),

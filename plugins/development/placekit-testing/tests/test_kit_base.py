@@ -12,7 +12,7 @@ import pytest
 from kit_tools import fails, run_check
 from numpy.random import Generator
 from placekit_testing import BackendContract, Contract, LearnablePolicyContract, PolicyContract, TrainerContract
-from placekit_testing.contract import checks_of, is_claimed
+from placekit_testing.contract import checks_of, is_claimed, needs, together
 from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
 from placekit_testing.registries import listed
 from pydantic import BaseModel, Field, field_validator
@@ -105,21 +105,21 @@ class Eager(Right):
 
 
 WRONG: dict[str, type[Right]] = {
-    "test_is_a_component": Nameless,
-    "test_options_refuse_unknown_names": Lenient,
-    "test_options_are_plain_data": Growing,
-    "test_is_listed": Unlisted,
-    "test_composes": LenientTwin,
-    "test_listing_is_light": Heavy,
+    "check_is_a_component": Nameless,
+    "check_options_refuse_unknown_names": Lenient,
+    "check_options_are_plain_data": Growing,
+    "check_is_listed": Unlisted,
+    "check_composes": LenientTwin,
+    "check_listing_is_light": Heavy,
 }
 """The check, and the wrong component that it catches."""
 SAYS = {
-    "test_is_a_component": "needs a name",
-    "test_options_refuse_unknown_names": "DID NOT RAISE",
-    "test_options_are_plain_data": "read from JSON",
-    "test_is_listed": "no policy named 'unlisted'",
-    "test_composes": "DID NOT RAISE",
-    "test_listing_is_light": "imports numba",
+    "check_is_a_component": "needs a name",
+    "check_options_refuse_unknown_names": "DID NOT RAISE",
+    "check_options_are_plain_data": "read from JSON",
+    "check_is_listed": "no policy named 'unlisted'",
+    "check_composes": "DID NOT RAISE",
+    "check_listing_is_light": "imports numba",
 }
 """What the check must say of it."""
 
@@ -127,11 +127,74 @@ SAYS = {
 CONTRACTS = [getattr(placekit_testing, name) for name in placekit_testing._HOME]
 
 
-@pytest.mark.parametrize("contract", CONTRACTS)
-def test_every_check_says_in_one_line_what_it_checks(contract: type) -> None:
-    for name, check in checks_of(contract).items():
-        assert check.__doc__, name
-        assert "\n" not in check.__doc__, name
+def test_every_check_says_in_one_line_what_it_checks() -> None:
+    for contract in CONTRACTS:
+        for name, check in (checks_of(contract) | checks_of(contract, "test_")).items():
+            assert check.__doc__, name
+            assert "\n" not in check.__doc__, name
+
+
+def test_every_check_is_in_one_test() -> None:
+    for contract in CONTRACTS:
+        tests = checks_of(contract, "test_").values()
+        run = [check.__name__ for test in tests for check in test.checks]  # type: ignore[attr-defined]
+        assert sorted(run) == sorted(checks_of(contract)), contract.__name__
+
+
+class TestTogether:
+    """A test of several checks."""
+
+    class Claims(PolicyContract):
+        """A contract class that does not claim what one check needs."""
+
+        claimed = False
+
+    @staticmethod
+    def check_passes(self: Any, make: Any) -> None:
+        """It passes."""
+
+    @staticmethod
+    def check_skipped(self: Any, make: Any, tmp_path: Path) -> None:
+        """It is skipped, and has a folder of its own."""
+        pytest.skip(f"nothing in {tmp_path.name}")
+
+    @staticmethod
+    def check_fails(self: Any, make: Any) -> None:
+        """It fails."""
+        raise AssertionError("wrong")
+
+    def test_a_check_that_fails_fails_the_test(self, tmp_path: Path) -> None:
+        with pytest.raises(AssertionError, match="wrong"):
+            together("All.", self.check_passes, self.check_skipped, self.check_fails)(self.Claims(), None, tmp_path)
+
+    def test_it_is_skipped_only_if_all_checks_are(self, tmp_path: Path) -> None:
+        together("All.", self.check_skipped, self.check_passes)(self.Claims(), None, tmp_path / "a")
+        with pytest.raises(pytest.skip.Exception, match="check_skipped: nothing in check_skipped"):
+            together("All.", self.check_skipped)(self.Claims(), None, tmp_path / "b")
+
+    def test_checks_that_do_not_apply_are_left_out(self, tmp_path: Path) -> None:
+        @needs("claimed")
+        def unclaimed(self: Any, make: Any) -> None:
+            raise AssertionError("not claimed")
+
+        both = together("All.", unclaimed, self.check_passes)
+        both(self.Claims(), None, tmp_path)
+        assert is_claimed(self.Claims, both)
+        assert not is_claimed(self.Claims, together("All.", unclaimed))
+
+    def test_a_short_contract_runs_its_own_tests_and_marked_checks(self) -> None:
+        class Short(PolicyContract):
+            short = True
+
+            def test_of_its_own(self) -> None:
+                pass
+
+        tests = checks_of(PolicyContract, "test_")
+        assert is_claimed(Short, Short.test_of_its_own)
+        assert {name for name, test in tests.items() if is_claimed(Short, test)} == {
+            "test_placements", "test_memory_and_failures", "test_same_results", "test_budget",
+        }  # fmt: skip
+        assert not is_claimed(Short, PolicyContract.check_one_device)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, policy: type[Right], **fields: str) -> None:
@@ -143,32 +206,33 @@ def test_every_check_has_a_wrong_component() -> None:
     assert all(component.__doc__ for component in WRONG.values())
 
 
-@pytest.mark.parametrize("name", checks_of(Contract))
-def test_check_passes_for_a_right_component(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_checks_pass_for_a_right_component(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path, Right)
-    run_check(PolicyContract, name, Right, tmp_path)
-    run_check(PolicyContract, name, partial(Right, steps=5), tmp_path)
+    for name in checks_of(Contract):
+        run_check(PolicyContract, name, Right, tmp_path)
+        run_check(PolicyContract, name, partial(Right, steps=5), tmp_path)
 
 
-@pytest.mark.parametrize("name", checks_of(Contract))
-def test_check_catches_a_wrong_component(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if WRONG[name] is not Unlisted:
-        install(monkeypatch, tmp_path, WRONG[name])
-    fails(PolicyContract, name, WRONG[name], tmp_path, SAYS[name])
+def test_checks_catch_wrong_components(tmp_path: Path) -> None:
+    for name, wrong in WRONG.items():
+        with pytest.MonkeyPatch.context() as m:
+            if wrong is not Unlisted:
+                install(m, tmp_path, wrong)
+            fails(PolicyContract, name, wrong, tmp_path, SAYS[name])
 
 
 def test_a_fake_that_fails_for_another_reason_is_no_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="does not say 'numba'"):
-        fails(PolicyContract, "test_is_listed", Unlisted, tmp_path, "numba")
+        fails(PolicyContract, "check_is_listed", Unlisted, tmp_path, "numba")
 
 
 def test_listing_does_not_import_the_component(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install(monkeypatch, tmp_path, Eager)
-    fails(PolicyContract, "test_listing_is_light", Eager, tmp_path, f"imports {__name__}")
+    fails(PolicyContract, "check_listing_is_light", Eager, tmp_path, f"imports {__name__}")
 
 
 def test_another_kind_is_no_component_of_this_one(tmp_path: Path) -> None:
-    fails(PolicyContract, "test_is_a_component", FakeTrainer, tmp_path, "FakeTrainer is no Policy")
+    fails(PolicyContract, "check_is_a_component", FakeTrainer, tmp_path, "FakeTrainer is no Policy")
 
 
 def test_what_a_listing_may_lack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -179,7 +243,7 @@ def test_what_a_listing_may_lack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ):
         with monkeypatch.context() as m:
             install(m, tmp_path, Right, **fields)
-            fails(PolicyContract, "test_is_listed", Right, tmp_path, message)
+            fails(PolicyContract, "check_is_listed", Right, tmp_path, message)
 
 
 def test_fakes_are_uninstalled_again(tmp_path: Path) -> None:
@@ -199,7 +263,7 @@ def test_make_must_be_written(pytester: pytest.Pytester) -> None:
             pass
         """
     )
-    result = pytester.runpytest_subprocess("-k", "test_one_device", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-k", "test_budget", "-p", "no:cacheprovider")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*TestNothing needs a fixture `make` that returns the component's class*"])
 
@@ -250,15 +314,15 @@ def test_a_plugin_author_sees_which_check_failed(pytester: pytest.Pytester) -> N
             placekit_learnable_policy.build([placekit_problem], np.random.default_rng(0))
         """
     )
-    where = "not listed and not listing and not composes"
+    where = "not installed"
     result = pytester.runpytest_subprocess("-rA", "-k", where, "-p", "no:cacheprovider")
-    checks = sum(is_claimed(PolicyContract, check) for check in checks_of(PolicyContract).values()) - 3
+    tests = sum(is_claimed(PolicyContract, test) for test in checks_of(PolicyContract, "test_").values()) - 1
     outcomes = result.parseoutcomes()
-    assert outcomes["failed"] == 4, "those on the mixed machine"
+    assert outcomes["failed"] == 2, "those that place on the mixed machine"
     assert "skipped" not in outcomes
-    assert outcomes["passed"] == 2 * checks - 4 + 1
+    assert outcomes["passed"] == 2 * tests - 2 + 1
     result.stdout.fnmatch_lines(["E *PlacementError: group 'op0' may not run on gpu:0"])
-    result.stdout.fnmatch_lines(["FAILED *::TestFirst::test_allowed_devices*"])
+    result.stdout.fnmatch_lines(["FAILED *::TestFirst::test_placements*"])
     result.stdout.no_fnmatch_line("FAILED *::TestAllowed::*")
 
 

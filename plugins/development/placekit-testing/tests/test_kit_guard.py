@@ -17,20 +17,21 @@ def skipped(self: Any) -> None:
 
 
 def test_overriding_a_check_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Wrong overrides the check 'test_one_device' of its contract; only .*strict"):
+    with pytest.raises(TypeError, match=r"Wrong overrides the test 'test_budget' of its contract; only .*strict"):
 
         class Wrong(PolicyContract):
-            def test_one_device(self, make: Any) -> None:
+            def test_budget(self, make: Any) -> None:
                 pass
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"test_one_device": None}, "overrides the check 'test_one_device'"),
-        ({"test_one_device": lambda self: None}, "overrides the check 'test_one_device'"),
-        ({"test_one_device": skipped}, "overrides the check 'test_one_device'"),
+        ({"test_budget": None}, "overrides the test 'test_budget'"),
+        ({"test_budget": lambda self: None}, "overrides the test 'test_budget'"),
+        ({"test_budget": skipped}, "overrides the test 'test_budget'"),
         ({"play": lambda self: None}, "overrides the member 'play'"),
+        ({"check_one_device": lambda self: None}, "overrides the member 'check_one_device'"),
         ({"kind": "grouper"}, "overrides the member 'kind'"),
         ({"__test__": False}, "`__test__` is false"),
         ({"pytestmark": pytest.mark.skip(reason="later")}, "skipped without a condition"),
@@ -43,8 +44,8 @@ def test_putting_checks_out_of_action_is_refused(members: dict[str, Any], messag
 
 
 def test_a_mixin_cannot_override_either() -> None:
-    mixin = type("Mixin", (), {"test_one_device": None, "_contract": True})
-    with pytest.raises(TypeError, match="Mixin overrides the check 'test_one_device'"):
+    mixin = type("Mixin", (), {"test_budget": None, "_contract": True})
+    with pytest.raises(TypeError, match="Mixin overrides the test 'test_budget'"):
         type("Wrong", (mixin, PolicyContract), {})
 
 
@@ -70,7 +71,7 @@ def test_xfail_needs_a_reason_and_no_condition_and_is_strict(mark: pytest.MarkDe
         pass
 
     with pytest.raises(TypeError, match="xfail needs a reason and strict=True, and takes no condition"):
-        type("Wrong", (PolicyContract,), {"test_one_device": check})
+        type("Wrong", (PolicyContract,), {"test_budget": check})
 
 
 def test_what_a_contract_class_may_do() -> None:
@@ -79,8 +80,8 @@ def test_what_a_contract_class_may_do() -> None:
         pytestmark = pytest.mark.skipif(False, reason="there is no GPU here")
 
         @pytest.mark.xfail(reason="needs two devices", strict=True)
-        def test_one_device(self, make: Any) -> None:
-            super().test_one_device(make)
+        def test_budget(self, make: Any, tmp_path: Any) -> None:
+            super().test_budget(make, tmp_path)
 
         def test_of_its_own(self) -> None:
             pass
@@ -94,15 +95,15 @@ def test_what_a_contract_class_may_do() -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("@off\nclass TestWrong(PolicyContract):", "TestWrong overrides the check 'test_*'"),
+        ("@off\nclass TestWrong(PolicyContract):", "TestWrong overrides the test 'test_*'"),
         pytest.param(
             "@pytest.mark.skip\nclass TestWrong(PolicyContract):",
-            "TestWrong puts all checks *without a condition",
+            "TestWrong puts all tests *without a condition",
             marks=pytest.mark.slow,
         ),
         pytest.param(
             "class TestWrong(Quiet, PolicyContract):",
-            "Quiet overrides the check 'test_one_device' of its contract*",
+            "Quiet overrides the test 'test_budget' of its contract*",
             marks=pytest.mark.slow,
         ),
         ("pytestmark = pytest.mark.xfail\nclass TestWrong(PolicyContract):", "*TestWrong*for its whole module: xfail*"),
@@ -127,7 +128,7 @@ def off(cls):
     return cls
 
 class Quiet:
-    test_one_device = None
+    test_budget = None
     def __init_subclass__(cls, **kwargs): ...
 
 {lines}
@@ -153,14 +154,14 @@ def test_a_check_that_passes_under_xfail_fails(pytester: pytest.Pytester) -> Non
                 return None
 
             @pytest.mark.xfail(reason="needs two devices", strict=True)
-            def test_one_device(self, make):
+            def test_budget(self, make):
                 pass
 
             @pytest.mark.xfail(reason="needs two operations", strict=True)
-            def test_one_operation(self, make):
-                super().test_one_operation(make)
+            def test_placements(self, make, tmp_path):
+                super().test_placements(make, tmp_path)
         """
     )
-    result = pytester.runpytest_subprocess("-k", "test_one_device or test_one_operation", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-k", "test_budget or test_placements", "-p", "no:cacheprovider")
     result.assert_outcomes(failed=1, xfailed=1)
-    result.stdout.fnmatch_lines(["*test_one_device*", "*XPASS(strict)*needs two devices*"])
+    result.stdout.fnmatch_lines(["*test_budget*", "*XPASS(strict)*needs two devices*"])

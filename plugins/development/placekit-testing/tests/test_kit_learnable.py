@@ -232,53 +232,53 @@ class Claims(LearnablePolicyContract):
 
 CHECKS = [name for name in checks_of(LearnablePolicyContract) if name not in checks_of(PolicyContract)]
 WRONG: dict[str, type[LearnablePolicy]] = {
-    "test_claims_what_it_can": Teaching,
-    "test_rollouts_have_their_shapes": Single,
-    "test_rollouts_have_probabilities": Plain,
-    "test_rollouts_end_on_allowed_devices": Unmasked,
-    "test_placements_agree_with_decisions": Reversed,
-    "test_same_generator_same_rollouts": Unseeded,
-    "test_place_is_deterministic": Exploring,
-    "test_build_is_reproducible": Arbitrary,
-    "test_builds_for_problems_of_several_sizes": FirstProblem,
-    "test_gradients_are_of_the_parameters": Flat,
-    "test_gradients_match_finite_differences": NoEntropy,
-    "test_gradients_of_kl_match_finite_differences": NoDivergence,
-    "test_step_raises_rewarded_decisions": OfTheLoss,
-    "test_rewarded_decisions_become_frequent": Unlikely,
-    "test_apply_adds": Replacing,
-    "test_state_dict_round_trip": Rounded,
-    "test_load_state_dict_refuses": Raw,
-    "test_log_prob_is_that_of_the_rollouts": OfTheFirstDevice,
-    "test_kl": OneSample,
-    "test_imitates": Contrary,
-    "test_teaches": Fickle,
-    "test_rollouts_near_a_placement": Wandering,
+    "check_claims_what_it_can": Teaching,
+    "check_rollouts_have_their_shapes": Single,
+    "check_rollouts_have_probabilities": Plain,
+    "check_rollouts_end_on_allowed_devices": Unmasked,
+    "check_placements_agree_with_decisions": Reversed,
+    "check_same_generator_same_rollouts": Unseeded,
+    "check_place_is_deterministic": Exploring,
+    "check_build_is_reproducible": Arbitrary,
+    "check_builds_for_problems_of_several_sizes": FirstProblem,
+    "check_gradients_are_of_the_parameters": Flat,
+    "check_gradients_match_finite_differences": NoEntropy,
+    "check_gradients_of_kl_match_finite_differences": NoDivergence,
+    "check_step_raises_rewarded_decisions": OfTheLoss,
+    "check_rewarded_decisions_become_frequent": Unlikely,
+    "check_apply_adds": Replacing,
+    "check_state_dict_round_trip": Rounded,
+    "check_load_state_dict_refuses": Raw,
+    "check_log_prob_is_that_of_the_rollouts": OfTheFirstDevice,
+    "check_kl": OneSample,
+    "check_imitates": Contrary,
+    "check_teaches": Fickle,
+    "check_rollouts_near_a_placement": Wandering,
 }
 """The check, and the wrong policy that it catches."""
 SAYS = {
-    "test_claims_what_it_can": "set `recomputes_log_prob = True` in the test's class",
-    "test_rollouts_have_their_shapes": "log_prob: (1, 6) float32",
-    "test_rollouts_have_probabilities": "log_prob has the wrong sign",
-    "test_rollouts_end_on_allowed_devices": "may not run on",
-    "test_placements_agree_with_decisions": "the placements are not where the decisions lead",
-    "test_same_generator_same_rollouts": "equal generators gave different episodes",
-    "test_place_is_deterministic": "without exploration the placement depends on the generator",
-    "test_build_is_reproducible": "equal generators gave different parameters",
-    "test_builds_for_problems_of_several_sizes": "was built for (6, 2) groups and devices, not for (21, 2)",
-    "test_gradients_are_of_the_parameters": "the gradient by 'logits' has shape (39,)",
-    "test_gradients_match_finite_differences": "(entropy_weight 0.7)",
-    "test_gradients_of_kl_match_finite_differences": "(kl_weight 2)",
-    "test_step_raises_rewarded_decisions": "the step made them less probable",
-    "test_rewarded_decisions_become_frequent": "the share of those devices changed from",
-    "test_apply_adds": "apply to 'logits': 'logits'",
-    "test_state_dict_round_trip": "parameter 'logits' is not what was loaded",
-    "test_load_state_dict_refuses": "DID NOT RAISE",
-    "test_log_prob_is_that_of_the_rollouts": "log_prob disagrees with the rollouts",
-    "test_kl": "negative after a step",
-    "test_imitates": "the loss went from",
-    "test_teaches": "equal generators gave different lessons",
-    "test_rollouts_near_a_placement": "they are not the placement",
+    "check_claims_what_it_can": "set `recomputes_log_prob = True` in the test's class",
+    "check_rollouts_have_their_shapes": "log_prob: (1, 6) float32",
+    "check_rollouts_have_probabilities": "log_prob has the wrong sign",
+    "check_rollouts_end_on_allowed_devices": "may not run on",
+    "check_placements_agree_with_decisions": "the placements are not where the decisions lead",
+    "check_same_generator_same_rollouts": "equal generators gave different episodes",
+    "check_place_is_deterministic": "without exploration the placement depends on the generator",
+    "check_build_is_reproducible": "equal generators gave different parameters",
+    "check_builds_for_problems_of_several_sizes": "was built for (6, 2) groups and devices, not for (21, 2)",
+    "check_gradients_are_of_the_parameters": "the gradient by 'logits' has shape (39,)",
+    "check_gradients_match_finite_differences": "(entropy_weight 0.7)",
+    "check_gradients_of_kl_match_finite_differences": "(kl_weight 2)",
+    "check_step_raises_rewarded_decisions": "the step made them less probable",
+    "check_rewarded_decisions_become_frequent": "the share of those devices changed from",
+    "check_apply_adds": "apply to 'logits': 'logits'",
+    "check_state_dict_round_trip": "parameter 'logits' is not what was loaded",
+    "check_load_state_dict_refuses": "DID NOT RAISE",
+    "check_log_prob_is_that_of_the_rollouts": "log_prob disagrees with the rollouts",
+    "check_kl": "negative after a step",
+    "check_imitates": "the loss went from",
+    "check_teaches": "equal generators gave different lessons",
+    "check_rollouts_near_a_placement": "they are not the placement",
 }
 """What the check must say of it."""
 
@@ -288,22 +288,22 @@ def test_every_check_has_a_wrong_policy() -> None:
     assert all(policy.__doc__ for policy in WRONG.values())
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_check_passes_for_a_right_policy(name: str, tmp_path: Path) -> None:
-    run_check(Claims, name, Teaching, tmp_path)
+def test_check_passes_for_a_right_policy(tmp_path: Path) -> None:
+    for name in CHECKS:
+        run_check(Claims, name, Teaching, tmp_path)
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_check_catches_a_wrong_policy(name: str, tmp_path: Path) -> None:
-    contract = LearnablePolicyContract if name == "test_claims_what_it_can" else Claims
-    fails(contract, name, WRONG[name], tmp_path, SAYS[name])
+def test_check_catches_a_wrong_policy(tmp_path: Path) -> None:
+    for name in CHECKS:
+        contract = LearnablePolicyContract if name == "check_claims_what_it_can" else Claims
+        fails(contract, name, WRONG[name], tmp_path, SAYS[name])
 
 
 @pytest.mark.parametrize("wrong", [OfTheLoss, NoEntropy])
 def test_finite_differences_name_the_parameter(wrong: type[LearnablePolicy], tmp_path: Path) -> None:
     fails(
         LearnablePolicyContract,
-        "test_gradients_match_finite_differences",
+        "check_gradients_match_finite_differences",
         wrong,
         tmp_path,
         "the gradient by 'logits' is",
@@ -351,13 +351,13 @@ class Invented(FakeLearnable):
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
-        ("test_kl", Zero, "still 0 after a step"),
-        ("test_load_state_dict_refuses", Strict, "DID NOT RAISE"),
-        ("test_load_state_dict_refuses", Vague, "does not name 'logits'"),
-        ("test_same_generator_same_rollouts", Greedy, "exploring draws nothing from its generator"),
-        ("test_gradients_are_of_the_parameters", Invented, "'bias' is no parameter; there are logits"),
-        ("test_teaches", Unwilling, "the loss of later lessons went from"),
-        ("test_rollouts_near_a_placement", Forced, "there is a gradient of what was not drawn"),
+        ("check_kl", Zero, "still 0 after a step"),
+        ("check_load_state_dict_refuses", Strict, "DID NOT RAISE"),
+        ("check_load_state_dict_refuses", Vague, "does not name 'logits'"),
+        ("check_same_generator_same_rollouts", Greedy, "exploring draws nothing from its generator"),
+        ("check_gradients_are_of_the_parameters", Invented, "'bias' is no parameter; there are logits"),
+        ("check_teaches", Unwilling, "the loss of later lessons went from"),
+        ("check_rollouts_near_a_placement", Forced, "there is a gradient of what was not drawn"),
     ],
 )
 def test_other_mistakes_that_a_check_catches(
@@ -381,4 +381,4 @@ def test_a_wrong_sign_is_noticed_without_log_prob_too(tmp_path: Path) -> None:
         def gradients(self, *args: Any, **kwargs: Any) -> Parameters:
             return {k: -v for k, v in super().gradients(*args, **kwargs).items()}
 
-    fails(LearnablePolicyContract, "test_rewarded_decisions_become_frequent", Contrary, tmp_path, "the share of")
+    fails(LearnablePolicyContract, "check_rewarded_decisions_become_frequent", Contrary, tmp_path, "the share of")

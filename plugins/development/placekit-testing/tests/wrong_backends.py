@@ -299,87 +299,87 @@ def producers(session: RightSession, trace: Trace, ints: NDArray[np.int32], floa
 
 
 WRONG: dict[str, type[Backend]] = {
-    "test_declares_what_it_is": SaysNothing,
-    "test_measurements_have_their_shapes": running(OnlyTheBest),
-    "test_values_are_seconds": running(MinusOne),
-    "test_empty_batch": running(NeedsAPlacement),
-    "test_sources_only": running(TimesKernels),
-    "test_batch_equals_one_by_one": running(DependsOnTheBatch),
-    "test_evaluating_twice_gives_the_same": running(Drifts),
-    "test_placements_are_left_alone": running(SortsPriorities),
-    "test_problem_is_left_alone": running(ScalesCosts),
-    "test_sessions_are_independent": running(LastOpened),
-    "test_closing_twice": running(ClosesOnce),
-    "test_without_an_executable": LooksFirst,
-    "test_options_rebuild_the_backend": HiddenSetting,
-    "test_other_processes_give_the_same": HashOrder,
-    "test_out_of_memory_is_a_value": running(RaisesOutOfMemory),
-    "test_peaks_hold_what_is_persistent": running(ForgetsParameters),
-    "test_peaks_hold_the_largest_output": running(ParametersOnly),
-    "test_fits_means_within_memory": running(NothingFits),
-    "test_no_value_beats_the_bound": running(ProvesTooMuch),
-    "test_no_value_is_below_the_load": running(MeanLoad),
-    "test_one_device_takes_the_sum": running(SlowestOnly),
-    "test_idle_device_changes_nothing": running(SharesTheWork),
-    "test_schedule_has_every_operation": scheduling(
+    "check_declares_what_it_is": SaysNothing,
+    "check_measurements_have_their_shapes": running(OnlyTheBest),
+    "check_values_are_seconds": running(MinusOne),
+    "check_empty_batch": running(NeedsAPlacement),
+    "check_sources_only": running(TimesKernels),
+    "check_batch_equals_one_by_one": running(DependsOnTheBatch),
+    "check_evaluating_twice_gives_the_same": running(Drifts),
+    "check_placements_are_left_alone": running(SortsPriorities),
+    "check_problem_is_left_alone": running(ScalesCosts),
+    "check_sessions_are_independent": running(LastOpened),
+    "check_closing_twice": running(ClosesOnce),
+    "check_without_an_executable": LooksFirst,
+    "check_options_rebuild_the_backend": HiddenSetting,
+    "check_other_processes_give_the_same": HashOrder,
+    "check_out_of_memory_is_a_value": running(RaisesOutOfMemory),
+    "check_peaks_hold_what_is_persistent": running(ForgetsParameters),
+    "check_peaks_hold_the_largest_output": running(ParametersOnly),
+    "check_fits_means_within_memory": running(NothingFits),
+    "check_no_value_beats_the_bound": running(ProvesTooMuch),
+    "check_no_value_is_below_the_load": running(MeanLoad),
+    "check_one_device_takes_the_sum": running(SlowestOnly),
+    "check_idle_device_changes_nothing": running(SharesTheWork),
+    "check_schedule_has_every_operation": scheduling(
         lambda p, s: {"op_start_s": s.op_start_s[p.graph.kernel]}, "The schedule has kernels only, and no sources."
     ),
-    "test_operations_wait_for_their_inputs": scheduling(
+    "check_operations_wait_for_their_inputs": scheduling(
         lambda p, s: {"op_start_s": np.zeros(p.graph.n)}, "All operations start at once."
     ),
-    "test_transfers_wait_for_their_tensors": scheduling(
+    "check_transfers_wait_for_their_tensors": scheduling(
         lambda p, s: {"transfer_start_s": np.zeros(len(s.transfer_tensor))}, "All tensors are sent at the start."
     ),
-    "test_streams_run_one_operation_at_a_time": scheduling(
+    "check_streams_run_one_operation_at_a_time": scheduling(
         lambda p, s: {"op_end_s": s.op_end_s + 1}, "An operation still runs when the next one of its stream starts."
     ),
-    "test_operations_take_their_seconds": scheduling(
+    "check_operations_take_their_seconds": scheduling(
         lambda p, s: {"op_start_s": s.op_end_s}, "Operations take no time: they start when they end."
     ),
-    "test_transfers_take_their_seconds": scheduling(
+    "check_transfers_take_their_seconds": scheduling(
         lambda p, s: {"transfer_end_s": s.transfer_start_s}, "Transfers arrive when they start."
     ),
-    "test_schedule_agrees_with_the_value": scheduling(
+    "check_schedule_agrees_with_the_value": scheduling(
         lambda p, s: {"value_s": 1000 * s.value_s}, "The schedule's value is in milliseconds."
     ),
-    "test_priorities_matter_only_if_it_says_so": running(MostUrgentFirst),
-    "test_kernel_equals_evaluate": running(RoundedKernel),
-    "test_trace_says_why_everything_started": tracing(
+    "check_priorities_matter_only_if_it_says_so": running(MostUrgentFirst),
+    "check_kernel_equals_evaluate": running(RoundedKernel),
+    "check_trace_says_why_everything_started": tracing(
         producers, "The cause of an operation is always its input, even if it waited for its device."
     ),
 }
 SAYS = {
-    "test_declares_what_it_is": "deterministic is 'mostly'",
-    "test_measurements_have_their_shapes": "value_s has shape (1,), not (5,)",
-    "test_values_are_seconds": "values [",
-    "test_empty_batch": "IndexError",
-    "test_sources_only": "ZeroDivisionError",
-    "test_batch_equals_one_by_one": "values [",
-    "test_evaluating_twice_gives_the_same": "values [",
-    "test_placements_are_left_alone": "the priorities were changed",
-    "test_problem_is_left_alone": "were changed: problem.op_s",
-    "test_sessions_are_independent": "values [",
-    "test_closing_twice": "closed before",
-    "test_without_an_executable": "AttributeError",
-    "test_options_rebuild_the_backend": "values [",
-    "test_other_processes_give_the_same": "other values in another process",
-    "test_out_of_memory_is_a_value": "PlacekitError: out of memory",
-    "test_peaks_hold_what_is_persistent": "are below [",
-    "test_peaks_hold_the_largest_output": "are below [",
-    "test_fits_means_within_memory": "whose peaks are within the memory does not fit",
-    "test_no_value_beats_the_bound": "s is below the bound of",
-    "test_no_value_is_below_the_load": "s is below the load of a device",
-    "test_one_device_takes_the_sum": " s, not ",
-    "test_idle_device_changes_nothing": "an idle device changes the value",
-    "test_schedule_has_every_operation": "a column of operations has shape",
-    "test_operations_wait_for_their_inputs": "'k0' starts before tensor 3 is there",
-    "test_transfers_wait_for_their_tensors": "is sent before it is written",
-    "test_streams_run_one_operation_at_a_time": "starts while its stream is busy",
-    "test_operations_take_their_seconds": "takes 0.0 s, its cost is",
-    "test_transfers_take_their_seconds": "is sent in 0.0 s, its route takes",
-    "test_schedule_agrees_with_the_value": "s in the schedule",
-    "test_priorities_matter_only_if_it_says_so": "values [",
-    "test_kernel_equals_evaluate": "s from evaluate",
-    "test_trace_says_why_everything_started": "s without a cause",
+    "check_declares_what_it_is": "deterministic is 'mostly'",
+    "check_measurements_have_their_shapes": "value_s has shape (1,), not (5,)",
+    "check_values_are_seconds": "values [",
+    "check_empty_batch": "IndexError",
+    "check_sources_only": "ZeroDivisionError",
+    "check_batch_equals_one_by_one": "values [",
+    "check_evaluating_twice_gives_the_same": "values [",
+    "check_placements_are_left_alone": "the priorities were changed",
+    "check_problem_is_left_alone": "were changed: problem.op_s",
+    "check_sessions_are_independent": "values [",
+    "check_closing_twice": "closed before",
+    "check_without_an_executable": "AttributeError",
+    "check_options_rebuild_the_backend": "values [",
+    "check_other_processes_give_the_same": "other values in another process",
+    "check_out_of_memory_is_a_value": "PlacekitError: out of memory",
+    "check_peaks_hold_what_is_persistent": "are below [",
+    "check_peaks_hold_the_largest_output": "are below [",
+    "check_fits_means_within_memory": "whose peaks are within the memory does not fit",
+    "check_no_value_beats_the_bound": "s is below the bound of",
+    "check_no_value_is_below_the_load": "s is below the load of a device",
+    "check_one_device_takes_the_sum": " s, not ",
+    "check_idle_device_changes_nothing": "an idle device changes the value",
+    "check_schedule_has_every_operation": "a column of operations has shape",
+    "check_operations_wait_for_their_inputs": "'k0' starts before tensor 3 is there",
+    "check_transfers_wait_for_their_tensors": "is sent before it is written",
+    "check_streams_run_one_operation_at_a_time": "starts while its stream is busy",
+    "check_operations_take_their_seconds": "takes 0.0 s, its cost is",
+    "check_transfers_take_their_seconds": "is sent in 0.0 s, its route takes",
+    "check_schedule_agrees_with_the_value": "s in the schedule",
+    "check_priorities_matter_only_if_it_says_so": "values [",
+    "check_kernel_equals_evaluate": "s from evaluate",
+    "check_trace_says_why_everything_started": "s without a cause",
 }
 """What the check must say of it."""

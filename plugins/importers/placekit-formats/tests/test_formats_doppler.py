@@ -48,9 +48,8 @@ def test_a_graph_without_edges_and_inputs(tmp_path: Path) -> None:
     assert load(path).n == 1
 
 
-@pytest.mark.parametrize(
-    ("line", "text", "said"),
-    [
+def test_an_error_names_the_line(tmp_path: Path) -> None:
+    for line, text, said in [
         (1, "five", "line 1: 'five' is not a whole number"),
         (1, "-5", "line 1: '-5' is not"),
         (1, "99999999999999999999", "line 1: '99999999999999999999' is not a whole number below 10^9"),
@@ -76,35 +75,30 @@ def test_a_graph_without_edges_and_inputs(tmp_path: Path) -> None:
         (6, "1,inf", "line 6: 'inf' is not"),
         (6, "1,0.5", "line 6: communication is 0.5, not a whole number"),
         (6, "1,1e30", "line 6: communication is 1e30, not a whole number"),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_line(line: int, text: str, said: str, tmp_path: Path) -> None:
-    lines = SAMPLE.read_text().splitlines()
-    lines[line - 1] = text
-    path = tmp_path / "wrong.txt"
-    path.write_text("\n".join(lines))
-    with pytest.raises(ImporterError) as error:
-        load(path)
-    assert said in str(error.value)
-    assert str(path) in error.value.message
+    ]:  # fmt: skip
+        lines = SAMPLE.read_text().splitlines()
+        lines[line - 1] = text
+        path = tmp_path / "wrong.txt"
+        path.write_text("\n".join(lines))
+        with pytest.raises(ImporterError) as error:
+            load(path)
+        assert said in str(error.value)
+        assert str(path) in error.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_files_that_hold_no_graph(tmp_path: Path) -> None:
+    for content, said in [
         (b"", "is empty"),
         (b"5\xff\n", "byte 1 is not UTF-8"),
         (b"5\n0, 3,\n", "line 3: the file ends before the edges' sources"),
         (b"node1 -- Input0\nnode2 -- Conv\nx\ny\n", "line 1: 'node1 -- Input0' is not a whole number"),
         (b"600\n\n\n\n" + b"1,9007199254740992\n" * 600, "5.4e+18 bytes together"),
-    ],
-)
-def test_files_that_hold_no_graph(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.txt"
-    path.write_bytes(content)
-    with pytest.raises(ImporterError) as error:
-        load(path)
-    assert said in str(error.value)
+    ]:
+        path = tmp_path / "wrong.txt"
+        path.write_bytes(content)
+        with pytest.raises(ImporterError) as error:
+            load(path)
+        assert said in str(error.value)
 
 
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:

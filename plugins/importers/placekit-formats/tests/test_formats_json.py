@@ -65,13 +65,13 @@ def test_defaults(tmp_path: Path) -> None:
     assert program.cluster is None
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_written_and_read_again(seed: int, tmp_path: Path) -> None:
-    graph = random_step(np.random.default_rng(seed), 30).replace(columns={})
-    JsonImporter.write(Program(graph), tmp_path / "step.json")
-    again = load(tmp_path / "step.json").graph
-    assert (again.name, again.attributes) == (graph.name, graph.attributes)
-    assert again.fingerprint == graph.fingerprint
+def test_written_and_read_again(tmp_path: Path) -> None:
+    for seed in range(4):
+        graph = random_step(np.random.default_rng(seed), 30).replace(columns={})
+        JsonImporter.write(Program(graph), tmp_path / "step.json")
+        again = load(tmp_path / "step.json").graph
+        assert (again.name, again.attributes) == (graph.name, graph.attributes)
+        assert again.fingerprint == graph.fingerprint
 
 
 def test_seconds_and_machine_are_written(tmp_path: Path) -> None:
@@ -97,9 +97,8 @@ def test_measured_seconds(tmp_path: Path) -> None:
         assert json.loads(path.read_text())["measured"] is written
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
+    for change, said in [
         (
             {"op_class": Labels.of(["source", "other", "frobnicate", "other"])},
             "operations[2] ('split'): op_class: input",
@@ -115,15 +114,13 @@ def test_measured_seconds(tmp_path: Path) -> None:
         ),
         ({"attributes": {"a": float("nan")}}, "attributes.a: input should be a finite number"),
         ({"attributes": {"a": (1, 2)}}, "attributes.a: input was not a valid JSON value"),
-    ],
-)
-def test_what_cannot_be_read_is_not_written(change: dict[str, Any], said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.json"
-    program = load(SAMPLE)
-    with pytest.raises(ImporterError) as error:
-        JsonImporter.write(replace(program, graph=program.graph.replace(**change)), path)
-    assert f"cannot write {path}: {said}" in str(error.value)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        path = tmp_path / "wrong.json"
+        program = load(SAMPLE)
+        with pytest.raises(ImporterError) as error:
+            JsonImporter.write(replace(program, graph=program.graph.replace(**change)), path)
+        assert f"cannot write {path}: {said}" in str(error.value)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_name_is_a_name(tmp_path: Path) -> None:
@@ -155,9 +152,8 @@ def wrong(tmp_path: Path, **changes: Any) -> str:
     return message(path)
 
 
-@pytest.mark.parametrize(
-    ("operation", "said"),
-    [
+def test_an_error_names_operation_and_field(tmp_path: Path) -> None:
+    for operation, said in [
         ({"flops": -1}, "operations[2] ('split'): flops: input should be greater than or equal to 0 (got -1)"),
         ({"flops": float("nan")}, "flops: input should be a finite number (got nan)"),
         ({"flops": float("inf")}, "flops: input should be a finite number"),
@@ -194,22 +190,19 @@ def wrong(tmp_path: Path, **changes: Any) -> str:
         ({"dtype": "fp16"}, "dtype: input should be 'bool', 'uint8'"),
         ({"inputs": ["split"]}, "has a cycle: split -> split"),
         ({"inputs": ["join"]}, "has a cycle"),
-    ],
-)  # fmt: skip
-def test_an_error_names_operation_and_field(operation: dict[str, Any], said: str, tmp_path: Path) -> None:
-    if not operation.get("name", "x").isprintable() or operation.get("name") == "":
-        document = json.loads(SAMPLE.read_text())
-        document["operations"] = [*document["operations"][:1], {"name": "only"}, operation]
-        path = tmp_path / "wrong.json"
-        path.write_text(json.dumps(document))
-        assert said in message(path)
-    else:
-        assert said in wrong(tmp_path, operation=operation)
+    ]:  # fmt: skip
+        if not operation.get("name", "x").isprintable() or operation.get("name") == "":
+            document = json.loads(SAMPLE.read_text())
+            document["operations"] = [*document["operations"][:1], {"name": "only"}, operation]
+            path = tmp_path / "wrong.json"
+            path.write_text(json.dumps(document))
+            assert said in message(path)
+        else:
+            assert said in wrong(tmp_path, operation=operation)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_an_error_of_the_file_as_a_whole(tmp_path: Path) -> None:
+    for changes, said in [
         ({"format": "another"}, "format: input should be 'placekit-program' (got 'another')"),
         ({"version": 2}, "version: input should be 1 (got 2)"),
         ({"version": True}, "version: input should be 1 (got True)"),
@@ -226,26 +219,23 @@ def test_an_error_names_operation_and_field(operation: dict[str, Any], said: str
         ({"operations": {}}, "operations: input should be a valid"),
         ({"edges": []}, "no field is called 'edges'"),
         ({"cluster": {"devices": []}}, "its machine is not a valid cluster"),
-    ],
-)
-def test_an_error_of_the_file_as_a_whole(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    assert said in wrong(tmp_path, **changes)
+    ]:
+        assert said in wrong(tmp_path, **changes)
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
+def test_what_sources_have_none_of(tmp_path: Path) -> None:
+    for source, said in [
         ({"inputs": ["split"]}, "inputs: a source reads nothing"),
         ({"seconds": {"gpu": 1, "cpu": 1}}, "seconds: a source takes no time"),
         ({"op_class": "copy"}, "op_class: a source has the class `source`"),
         ({"flops": 7}, "flops: a source computes nothing"),
         ({"bytes_accessed": 7}, "bytes_accessed: a source reads and writes nothing"),
-    ],
-)
-def test_what_sources_have_none_of(source: dict[str, Any], said: str, tmp_path: Path) -> None:
-    operations = json.loads(SAMPLE.read_text())["operations"]
-    operations[0].update(source)
-    assert f"operations[0] ('weight'): `kernel` is false, and it has {said}" in wrong(tmp_path, operations=operations)
+    ]:
+        operations = json.loads(SAMPLE.read_text())["operations"]
+        operations[0].update(source)
+        assert f"operations[0] ('weight'): `kernel` is false, and it has {said}" in wrong(
+            tmp_path, operations=operations
+        )
 
 
 def test_long_names_make_short_messages(tmp_path: Path) -> None:
@@ -276,9 +266,8 @@ def test_sizes_whose_sum_overflows(tmp_path: Path) -> None:
     assert "5.4e+18 bytes together" in message(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_files_that_hold_no_program(tmp_path: Path) -> None:
+    for content, said in [
         (b"", "is empty"),
         (b" \n", "is empty"),
         (b"\xff\xfe{", "byte 0 is not UTF-8"),
@@ -289,12 +278,10 @@ def test_sizes_whose_sum_overflows(tmp_path: Path) -> None:
         (b'{"version": 1, "version": 1}', "invalid JSON: an object has the member 'version' twice: {'version': 1}"),
         (b'{"attributes": {"a": 1, "b": {"c": 0, "c": 0}}}', "invalid JSON: an object has the member 'c' twice"),
         (b'{"format": 1e999}', "format: input should be 'placekit-program'"),
-    ],
-)
-def test_files_that_hold_no_program(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.json"
-    path.write_bytes(content)
-    assert said in message(path)
+    ]:
+        path = tmp_path / "wrong.json"
+        path.write_bytes(content)
+        assert said in message(path)
 
 
 def test_every_beginning_of_a_file_is_an_error(tmp_path: Path) -> None:

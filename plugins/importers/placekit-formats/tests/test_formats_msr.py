@@ -227,9 +227,8 @@ def test_wrong_placements(tmp_path: Path) -> None:
     assert load(path).graph.n == 4
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_an_error_names_the_field(tmp_path: Path) -> None:
+    for change, said in [
         (lambda d: d["nodes"][2].update(fpgaLatency="3"), "nodes[2].fpgaLatency is '3': it must be a number of milliseconds"),
         (lambda d: d["nodes"][2].update(fpgaLatency=-1), "nodes[2].fpgaLatency is -1: it must be"),
         (lambda d: d["nodes"][2].update(cpuLatency=True), "nodes[2].cpuLatency is True: it must be"),
@@ -259,20 +258,17 @@ def test_wrong_placements(tmp_path: Path) -> None:
         (lambda d: d.update(maxFPGAs=0, maxCPUs=0), "maxFPGAs and maxCPUs are both 0"),
         (lambda d: d.update(maxSizePerFPGA=0), "maxSizePerFPGA is less than a byte"),
         (lambda d: d.update(maxSizePerFPGA="1"), "maxSizePerFPGA is '1': it must be a number of bytes"),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_field(change: Change, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.json"
-    path.write_bytes(changed(change))
-    with pytest.raises(ImporterError) as error:
-        load(path)
-    assert said in str(error.value)
-    assert str(path) in error.value.message
+    ]:  # fmt: skip
+        path = tmp_path / "wrong.json"
+        path.write_bytes(changed(change))
+        with pytest.raises(ImporterError) as error:
+            load(path)
+        assert said in str(error.value)
+        assert str(path) in error.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_files_that_are_no_json(tmp_path: Path) -> None:
+    for content, said in [
         (b"", "is empty"),
         (b"[]", "line 1, column 1: it must begin with an object"),
         (b'{"edges": [\n], "nodes": [{"id" 2}]}', "line 2, column 20: expecting ':' delimiter"),
@@ -281,15 +277,13 @@ def test_an_error_names_the_field(change: Change, said: str, tmp_path: Path) -> 
         (b'{"nodes": [\xff]}', "byte 11 is not UTF-8"),
         (b'{"nodes": [' + b"[" * 100_000, "line 1, column 12: a value is nested too deep"),
         (b'{"nodes": [{"id": ' + b"9" * 5000 + b"}]}", "a number has more than 4300 digits"),
-    ],
-)
-def test_files_that_are_no_json(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.json"
-    path.write_bytes(content)
-    with pytest.raises(ImporterError) as error:
-        load(path)
-    assert said in str(error.value)
-    assert str(path) in error.value.message
+    ]:
+        path = tmp_path / "wrong.json"
+        path.write_bytes(content)
+        with pytest.raises(ImporterError) as error:
+            load(path)
+        assert said in str(error.value)
+        assert str(path) in error.value.message
 
 
 def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:

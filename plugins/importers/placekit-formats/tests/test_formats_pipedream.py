@@ -100,9 +100,8 @@ def test_other_line_ends_blank_lines_and_repeated_edges(tmp_path: Path) -> None:
 NODE = "node9 -- ReLU -- forward_compute_time=1, backward_compute_time=2, activation_size=3, parameter_size=4"
 
 
-@pytest.mark.parametrize(
-    ("line", "text", "said"),
-    [
+def test_an_error_names_the_line(tmp_path: Path) -> None:
+    for line, text, said in [
         (1, "node1", "line 1: 'node1' is neither a node nor an edge"),
         (1, " node1 -- node2", "line 1: ' node1 -- node2' is no edge: an edge begins with a tab"),
         (2, NODE.replace("node9", "node 9"), "line 2: 'node 9 -- ReLU -- forward_compute_time=1"),
@@ -125,36 +124,31 @@ NODE = "node9 -- ReLU -- forward_compute_time=1, backward_compute_time=2, activa
         (5, "\tnode7 -- node1", "line 5: no node above is called 'node7'"),
         (5, "\tnode1 -- node1", "line 5: node 'node1' reads its own output"),
         (5, "\tnode4 -- node2", "has a cycle: "),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_line(line: int, text: str, said: str, tmp_path: Path) -> None:
-    lines = SAMPLE.read_text().splitlines()
-    lines[line - 1] = text
-    path = tmp_path / "wrong.txt"
-    path.write_text("\n".join(lines))
-    with pytest.raises(ImporterError) as error:
-        load(path)
-    assert said in str(error.value)
-    assert str(path) in error.value.message
+    ]:  # fmt: skip
+        lines = SAMPLE.read_text().splitlines()
+        lines[line - 1] = text
+        path = tmp_path / "wrong.txt"
+        path.write_text("\n".join(lines))
+        with pytest.raises(ImporterError) as error:
+            load(path)
+        assert said in str(error.value)
+        assert str(path) in error.value.message
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_files_that_hold_no_graph(tmp_path: Path) -> None:
+    for content, said in [
         (b"", "it has no node"),
         (b"\n\n", "it has no node"),
         (b"node1 -- \xff\n", "line 1 is not text: its byte 9 is not UTF-8"),
         (b"\tnode1 -- node2\n", "line 1: no node above is called 'node1'"),
         (b"x" * 2_000_000, "line 1 has more than 1,048,576 bytes"),
-    ],
-)
-def test_files_that_hold_no_graph(content: bytes, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.txt"
-    path.write_bytes(content)
-    with pytest.raises(ImporterError) as error:
-        load(path)
-    assert said in str(error.value)
-    assert str(path) in error.value.message
+    ]:
+        path = tmp_path / "wrong.txt"
+        path.write_bytes(content)
+        with pytest.raises(ImporterError) as error:
+            load(path)
+        assert said in str(error.value)
+        assert str(path) in error.value.message
 
 
 def test_a_truncated_file_is_an_error_or_a_graph(tmp_path: Path) -> None:

@@ -8,24 +8,30 @@ import pytest
 from placekit_gdp.gdp import GDP
 from placekit_gdp.trainer import GDPTrainer
 from placekit_testing import LearnablePolicyContract
-from placekit_testing.speed import mostly_slow
 from placekit_testing.trainers import TrainerContract
 
 SMALL = {"hidden": 8, "heads": 2, "rounds": 2, "layers": 2, "type_size": 4, "type_buckets": 16}
-NETWORKS = {
-    "gdp": {},  # in one segment: no gradient goes back into an earlier one, so with several, differences err
-    "no superposition": {"superposition": False},
-    "no attention": {"attention": False, "segment": 5},
-}
+WITHOUT = {"superposition": {"superposition": False}, "attention": {"attention": False, "segment": 5}}
 
 
 class TestGDP(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = True
 
-    @pytest.fixture(params=mostly_slow(list(NETWORKS), ["gdp"]))
+    @pytest.fixture
+    def make(self):
+        return partial(GDP, **SMALL)  # in one segment: with several, no gradient goes back, so differences err
+
+
+@pytest.mark.slow
+class TestAblations(LearnablePolicyContract):
+    short = True
+    recomputes_log_prob = True
+    reports_kl = True
+
+    @pytest.fixture(params=WITHOUT)
     def make(self, request: pytest.FixtureRequest):
-        return partial(GDP, **SMALL, **NETWORKS[request.param])
+        return partial(GDP, **SMALL, **WITHOUT[request.param])
 
 
 class TestGDPTrainer(TrainerContract):

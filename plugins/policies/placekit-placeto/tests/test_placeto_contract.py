@@ -35,6 +35,7 @@ class TestPlaceto(LearnablePolicyContract):
 
 
 class TestPaper(LearnablePolicyContract):
+    short = True
     recomputes_log_prob = True
     reports_kl = True
     imitates = True

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from placekit_seq2seq.hierarchical import Hierarchical
 from placekit_testing import LearnablePolicyContract
+
+SMALL = {"grouper_hidden": 8, "hidden": 8, "attention": 4, "type_size": 4, "type_buckets": 16}
 
 
 class TestHierarchical(LearnablePolicyContract):
@@ -12,8 +16,17 @@ class TestHierarchical(LearnablePolicyContract):
     reports_kl = False
     step = 3e-3
 
-    @pytest.fixture(params=[4, 256], ids=["4 groups", "256 groups"])
-    def make(self, request: pytest.FixtureRequest):
-        return lambda: Hierarchical(
-            groups=request.param, grouper_hidden=8, hidden=8, attention=4, type_size=4, type_buckets=16
-        )
+    @pytest.fixture
+    def make(self):
+        return partial(Hierarchical, **SMALL, groups=4)
+
+
+class TestMoreGroupsThanOperations(LearnablePolicyContract):
+    short = True
+    recomputes_log_prob = True
+    reports_kl = False
+    step = 3e-3
+
+    @pytest.fixture
+    def make(self):
+        return partial(Hierarchical, **SMALL, groups=256)

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from placekit_seq2seq.seq2seq import Seq2Seq
 from placekit_testing import LearnablePolicyContract
+
+SMALL = {"hidden": 8, "attention": 4, "type_size": 4, "type_buckets": 16}
 
 
 class TestSeq2Seq(LearnablePolicyContract):
     recomputes_log_prob = True
     reports_kl = True
 
-    @pytest.fixture(params=[True, False], ids=["aligned", "unaligned"])
-    def make(self, request: pytest.FixtureRequest):
-        return lambda: Seq2Seq(hidden=8, attention=4, type_size=4, type_buckets=16, aligned=request.param)
+    @pytest.fixture
+    def make(self):
+        return partial(Seq2Seq, **SMALL, aligned=True)
+
+
+class TestUnaligned(LearnablePolicyContract):
+    short = True
+    recomputes_log_prob = True
+    reports_kl = True
+
+    @pytest.fixture
+    def make(self):
+        return partial(Seq2Seq, **SMALL, aligned=False)
