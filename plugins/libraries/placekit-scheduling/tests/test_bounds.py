@@ -18,7 +18,6 @@ from placekit_scheduling import (
     makespan_bound,
 )
 from placekit_scheduling.bounds import makespan
-from placekit_scheduling.bounds.labels import RefinedRelaxation
 from placekit_scheduling.bounds.makespan import group_bound
 from placekit_scheduling.bounds.relaxation import THRESHOLDS, Relaxation
 from placekit_scheduling.bounds.work import best_prices
@@ -37,15 +36,19 @@ def communication_bound(problem: Problem) -> float:
 
 
 def window_bound(problem: Problem) -> float:
-    return makespan.window_bound(RefinedRelaxation.of(problem))
+    return makespan.window_bound(Relaxation.of(problem))
 
 
 def detour_bound(problem: Problem) -> float:
-    return makespan.detour_bound(RefinedRelaxation.of(problem))
+    return makespan.detour_bound(Relaxation.of(problem))
 
 
 def tree_bound(problem: Problem) -> float:
-    return makespan.tree_bound(RefinedRelaxation.of(problem))
+    return makespan.tree_bound(Relaxation.of(problem))
+
+
+def channel_bound(problem: Problem) -> float:
+    return makespan.channel_bound(Relaxation.of(problem))
 
 
 def machine(
@@ -188,17 +191,20 @@ def fork_join(branches: int, length: int, bytes_: int) -> Graph:
     return b.build()
 
 
-def test_branches_are_sent_or_made_one_after_another() -> None:
+@pytest.mark.parametrize("length", [1, 3, 6])
+def test_branches_are_sent_or_made_one_after_another(length: int) -> None:
     """Two branches of 6 s, a fork and a join of 1 s, transfers of c: 14 s on one device, at best 8 + c on two."""
-    for length in (1, 3, 6):
-        seconds = [1, *[6 / length] * (2 * length), 1]
-        for c, least in ((1, 9), (4, 12), (100, 14)):
-            p = problem_of(fork_join(2, length, c), machine(2, rate=1), seconds)
-            assert critical_path_bound(p) == 8
-            assert communication_bound(p) == pytest.approx(least)
-            assert ListScheduler(p).run("etf").makespan_s >= least
-        two_streams = problem_of(fork_join(2, length, 100), machine(2, streams=2, rate=1), seconds)
-        assert communication_bound(two_streams) == pytest.approx(8)
+    seconds = [1, *[6 / length] * (2 * length), 1]
+    for c, least in ((1, 9), (4, 12), (100, 14)):
+        p = problem_of(fork_join(2, length, c), machine(2, rate=1), seconds)
+        assert critical_path_bound(p) == 8
+        assert communication_bound(p) == pytest.approx(least)
+        assert ListScheduler(p).run("etf").makespan_s >= least
+    # the branch that leaves has to come back: two transfers; only the suppositions of `forced` follow it both ways
+    p = problem_of(fork_join(2, length, 4), machine(2, rate=1), seconds)
+    assert all_bounds(p)["forced"] <= 14 * (1 + ROUNDING)
+    two_streams = problem_of(fork_join(2, length, 100), machine(2, streams=2, rate=1), seconds)
+    assert communication_bound(two_streams) == pytest.approx(8)
 
 
 def test_transfers_between_kinds() -> None:
@@ -210,6 +216,42 @@ def test_transfers_between_kinds() -> None:
     p = problem_of(b.build(), machine(2, 1, rate=1), [1, 1, 1])
     assert critical_path_bound(p) == 3
     assert communication_bound(p) == 13
+
+
+def test_channel_with_more_kinds_than_an_integer_has_bits() -> None:
+    """A CPU, 66 kinds of GPUs of which the last three have fast links: only slow ones are said to be slow."""
+    rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10**9, "memory_bytes_per_s": 1.0}
+    gpus = [f"g{i}" for i in range(66)]
+    cluster = Cluster.parse({
+        "kinds": {"c": {**rates, "type": "cpu"}, **dict.fromkeys(gpus, rates)},
+        "devices": [{"kind": k} for k in ("c", *gpus)],
+        "links": [{"a": d, "b": "hub", "bytes_per_s": 1.0 if i < 63 else 1e6}
+                  for i, d in enumerate(f"{g}:0" for g in gpus)] + [{"a": "c:0", "b": "hub", "bytes_per_s": 1e6}],
+    })  # fmt: skip
+    b = GraphBuilder("two")
+    t = b.add("a", outputs=[6], allowed="cpu")
+    b.add("b", inputs=t, allowed="gpu")
+    p = problem_of(b.build(), cluster, [1e-9, 1e-9])
+    device = np.asarray([0, 66], np.int16)
+    fast = 1e-5 + float(p.cluster.routes.latency_s[0, 66])
+    assert p.allowed[np.arange(2), device].all()
+    assert 0 < channel_bound(p) <= fast
+    assert makespan_bound(p) <= fast
+
+
+def test_channel() -> None:
+    """Four tensors of 5 s must leave the CPU, which sends one at a time; a kernel of 2 s before, one of 1 s after."""
+    b = GraphBuilder("feed")
+    for i in range(4):
+        [x] = b.add(f"load{i}", outputs=[5], allowed="cpu")
+        b.add(f"use{i}", inputs=[x], allowed="gpu")
+    for concurrent, least in ((1, 2 + 4 * 5 + 1), (2, 2 + 2 * 5 + 1), ("unlimited", 0)):
+        cluster = machine(1, 1, streams="unlimited", rate=1, concurrent=concurrent)
+        p = problem_of(b.build(), cluster, [2, 1] * 4)
+        assert channel_bound(p) == pytest.approx(least)
+        assert communication_bound(p) == 8
+    two = problem_of(b.build(), machine(2, 1, streams="unlimited", rate=1, concurrent=1), [2, 1] * 4)
+    assert channel_bound(two) == 0  # each GPU has its own link to the CPU
 
 
 def test_memory_forces_work_to_the_cpu() -> None:
@@ -226,6 +268,21 @@ def test_memory_forces_work_to_the_cpu() -> None:
     assert makespan_bound(problem_of(b.build(), machine(1, 1, memory=60), [[1, 9]] * 10 + [[1, 50]])) >= 50
 
 
+def test_memory_forces_communication() -> None:
+    """Two kernels that do not fit on one device: what one reads from the other is sent."""
+    b = GraphBuilder("two halves")
+    [x] = b.add("first", outputs=[4], persistent_bytes=30)
+    b.add("last", inputs=[x], persistent_bytes=30)
+    seconds = [1, 1]
+    assert makespan_bound(problem_of(b.build(), machine(2, rate=1, memory=64), seconds)) == pytest.approx(2)
+    apart = problem_of(b.build(), machine(2, rate=1, memory=63), seconds)
+    assert makespan_bound(apart) == pytest.approx(
+        2
+    )  # 60 bytes and a tensor of 4 would not fit, but their sum is not known
+    apart = problem_of(b.build(), machine(2, rate=1, memory=59), seconds)
+    assert 5.99 <= makespan_bound(apart) <= 6
+
+
 def test_where_nothing_fits_bounds_are_finite() -> None:
     b = GraphBuilder("too large")
     [x] = b.add("first", outputs=[100], persistent_bytes=10)
@@ -237,14 +294,32 @@ def test_where_nothing_fits_bounds_are_finite() -> None:
     assert np.isfinite(makespan_bound(cramped))
 
 
+def test_what_must_be_together_runs_one_after_another() -> None:
+    """Nine kernels of 1 s that cannot communicate within the 9 s that one device takes."""
+    rng = np.random.default_rng(0)
+    b = GraphBuilder("tied")
+    tensors = [b.add("op0", outputs=[50])[0]]
+    for i in range(1, 9):
+        tensors += b.add(f"op{i}", inputs=[tensors[int(rng.integers(len(tensors)))]], outputs=[50])
+    p = problem_of(b.build(), machine(3, rate=1), [1] * 9)
+    assert max(all_bounds(p, refined=False)[name] for name in ("critical_path", "work", "window")) < 8
+    assert 8.99 <= makespan_bound(p) <= 9
+
+
 def test_by_name() -> None:
     p = problem_of(chain(3), machine(2), [0, 1, 2, 4])
     found = all_bounds(p)
-    assert makespan_bound(p) == max(found.values()) * (1 - ROUNDING)
-    assert found == {
-        "critical_path": critical_path_bound(p), "group": group_bound(p), "work": work_bound(p),
-        "communication": communication_bound(p), "detour": detour_bound(p), "tree": tree_bound(p), "window": window_bound(p),
-    }  # fmt: skip
+    assert makespan_bound(p) == found["forced"] * (1 - ROUNDING)
+    assert found.pop("forced") == makespan.forced_bound(Relaxation.of(p), max(found.values()))
+    for name, function in (
+        ("critical_path", critical_path_bound), ("group", group_bound), ("work", work_bound),
+        ("communication", communication_bound), ("detour", detour_bound),
+        ("tree", tree_bound), ("window", window_bound), ("channel", channel_bound),
+    ):  # fmt: skip
+        assert found.pop(name) == function(p)
+    assert not found
+    plain = all_bounds(p, refined=False)
+    assert set(plain) == {"critical_path", "group", "work", "communication", "window", "channel", "forced"}
 
 
 def test_the_first_argument_that_proves_as_much_binds() -> None:
@@ -253,8 +328,8 @@ def test_the_first_argument_that_proves_as_much_binds() -> None:
     assert binding_argument(all_bounds(problem_of(independent(8), machine(2), [4, *[1] * 7]))) == "work"
     apart = problem_of(fork_join(2, 1, 2), machine(3, rate=1), [0, 3, 5, 0])
     assert binding_argument(all_bounds(apart)) == "detour"
-    assert binding_argument({"work": 1.0, "window": 1.00005}) == "work"
-    assert binding_argument({"work": 1.0, "window": 1.001}) == "window"
+    assert binding_argument({"work": 1.0, "window": 1.0, "forced": 1.00005}) == "work"
+    assert binding_argument({"work": 1.0, "window": 1.0, "forced": 1.001}) == "forced"
 
 
 def test_no_kernels() -> None:

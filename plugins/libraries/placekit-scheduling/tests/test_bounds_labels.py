@@ -6,8 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
+from placekit_scheduling import all_bounds
 from placekit_scheduling.bounds import labels, makespan
-from placekit_scheduling.bounds.labels import RefinedRelaxation
+from placekit_scheduling.bounds.relaxation import Relaxation
 from placekit_testing import strategies
 from schedule_problems import machine, problem_of
 
@@ -62,44 +63,47 @@ def best_found(problem: Problem) -> float:
 
 
 def bounds(problem: Problem) -> tuple[float, float, float]:
-    relaxation = RefinedRelaxation.of(problem)
+    relaxation = Relaxation.of(problem)
     return (
         makespan.communication_bound(relaxation), makespan.detour_bound(relaxation), makespan.tree_bound(relaxation),
     )  # fmt: skip
 
 
-def trees_alone(relaxation: RefinedRelaxation) -> float:
+def trees_alone(relaxation: Relaxation) -> float:
     """The longest path by heads of trees, without pairs."""
-    kinds = len(relaxation.devices)
-    none = labels.Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, kinds, kinds)))
     assert relaxation.around is not None
-    head, _ = labels._raised(relaxation, relaxation.around, none, trees=True)
+    head, _ = labels.raised(relaxation, relaxation.around, labels.Pairs.none(len(relaxation.devices)), trees=True)
     return float((head + relaxation.seconds).min(axis=1).max())
 
 
-def test_a_detour_begins_on_the_device_that_it_leaves() -> None:
-    """Two chains between a fork and a join: what is elsewhere gets there and comes back; what is at home is run there."""
-    pytest.importorskip("placekit_sim")
-    for length, devices, wide, seconds, communication_s, least_s in (
+@pytest.mark.parametrize(
+    ("length", "devices", "wide", "seconds", "communication_s", "least_s"),
+    [
         (1, 3, 2, [3, 5], 5, 7),  # 3 s elsewhere: to there and back takes 2 + 2 s
         (2, 3, 8, [1, 1, 5, 5], 10, 11),
         (3, 2, 3, [1, 4, 2, 2, 2, 4], 9, 10),
-    ):
-        p = problem_of(module(2, length, wide, narrow=2), machine(devices), [0, *seconds, 0])
-        communication, detour, tree = bounds(p)
-        assert communication == communication_s
-        assert detour == tree == least_s == best_found(p)
+    ],
+)
+def test_a_detour_begins_on_the_device_that_it_leaves(
+    length: int, devices: int, wide: int, seconds: list[int], communication_s: float, least_s: float
+) -> None:
+    """Two chains between a fork and a join: what is elsewhere gets there and comes back; what is at home is run there."""
+    pytest.importorskip("placekit_sim")
+    p = problem_of(module(2, length, wide, narrow=2), machine(devices), [0, *seconds, 0])
+    communication, detour, tree = bounds(p)
+    assert communication == communication_s
+    assert detour == tree == least_s == best_found(p)
 
 
 def test_gradients_are_sent_or_made_one_after_another() -> None:
     """Nine gradients of 1 s, which take 12 s to be sent, and eight additions of 1 s: a device with one link does most of it."""
     graph = accumulation(9, 12)
     seconds = [0.0 if name.startswith(("first", "step")) else 1.0 for name in graph.op_name]
-    relaxation = RefinedRelaxation.of(problem_of(graph, hub(4), seconds))
+    relaxation = Relaxation.of(problem_of(graph, hub(4), seconds))
     assert makespan.communication_bound(relaxation) == 10
     assert trees_alone(relaxation) == pytest.approx(0.9 * 17 + 0.1)  # the last addition does not wait for itself
     assert makespan.tree_bound(relaxation) >= trees_alone(relaxation)
-    three_links = RefinedRelaxation.of(problem_of(graph, machine(4), seconds))
+    three_links = Relaxation.of(problem_of(graph, machine(4), seconds))
     assert 10 < trees_alone(three_links) < trees_alone(relaxation)
 
 
@@ -113,20 +117,21 @@ def test_channels_next_to_a_device() -> None:
         cluster = Cluster.parse({
             "kinds": {"g": kind}, "devices": [{"kind": "g", "count": 4}], "links": [{"bytes_per_s": 1.0, **link}],
         })  # fmt: skip
-        around = RefinedRelaxation.of(problem_of(module(2, 1, 1, 1), cluster, [1] * 4)).around
+        around = Relaxation.of(problem_of(module(2, 1, 1, 1), cluster, [1] * 4)).around
         assert around is not None
         assert around.into.tolist() == around.out.tolist() == [into]
     free = machine(4, concurrent="unlimited")
-    around = RefinedRelaxation.of(problem_of(module(2, 1, 1, 1), free, [1] * 4)).around
+    around = Relaxation.of(problem_of(module(2, 1, 1, 1), free, [1] * 4)).around
     assert around is not None
     assert (around.prices(labels.TREE_SHARES, False)[:, :, 1:] < 1e-6).all()
 
 
 def test_large_tables_and_wide_machines_leave_heads_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem_of(accumulation(9, 4), machine(4), [1.0] * 27)
-    monkeypatch.setattr("placekit_scheduling.bounds.labels.LARGEST", 1)
+    monkeypatch.setattr("placekit_scheduling.bounds.relaxation.LARGEST_AROUND", 1)
     communication, detour, tree = bounds(p)
     assert communication == detour == tree
+    assert all_bounds(p)["forced"] == pytest.approx(all_bounds(p, refined=False)["forced"], rel=2e-3)
 
 
 def dense_graph(rng: np.random.Generator) -> Graph:
@@ -164,7 +169,7 @@ def check_schedules(problem: Problem, rng: np.random.Generator, prefetch: int | 
     """Every operation of some schedules against heads, tails and pairs. Returns how many heads and tails are raised."""
     entry = installed().get("backend", "simulator")
     session = entry.build(entry.component.config(threads=1, prefetch=prefetch)).open(problem)
-    relaxation = RefinedRelaxation.of(problem)
+    relaxation = Relaxation.of(problem)
     (head, tail), pairs = relaxation.raised, relaxation.detours
     kinds = problem.cluster.kind_of if len(relaxation.devices) > 1 else np.zeros(problem.cluster.size, np.int64)
     kernel = problem.graph.kernel

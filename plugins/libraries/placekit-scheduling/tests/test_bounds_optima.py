@@ -70,9 +70,9 @@ def test_no_placement_that_fits_is_faster() -> None:
         for name, bound in found.items():
             assert bound * (1 - ROUNDING) <= best, (seed, name)
         assert offload * (1 - ROUNDING) <= best, seed
-        assert np.isfinite(max(found.values())), seed
+        assert np.isfinite(found["forced"]), seed
         if 0 < best < np.inf:
-            reached.append(max(found.values()) / best)
+            reached.append(found["forced"] / best)
     assert len(reached) > 75
     assert np.mean(reached) > 0.95
 

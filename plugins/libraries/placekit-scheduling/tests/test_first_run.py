@@ -157,12 +157,12 @@ def test_what_default_runs_compile_is_named_in_the_order_of_need() -> None:
 
 def test_the_bounds_of_the_warm_up_problem_are_compiled_for_all_others() -> None:
     """Arrays of other strides would be compiled anew: a machine of several kinds of devices, or of one."""
-    from placekit_scheduling.bounds import head_loops, label_kernel
+    from placekit_scheduling.bounds import kernel, label_kernel
     from placekit_scheduling.bounds.makespan import all_bounds
     from placekit_testing import fakes
 
     compile_bounds()
-    functions = [head_loops.raise_heads, label_kernel.detours, label_kernel.raise_by_trees]
+    functions = [kernel.raise_heads, kernel.restrict, kernel.merge, label_kernel.detours, label_kernel.raise_by_trees]
     for problem in (fakes.mixed(), fakes.diamond(), fakes.tight()):
         all_bounds(problem)
     assert [len(f.signatures) for f in functions] == [1] * len(functions)

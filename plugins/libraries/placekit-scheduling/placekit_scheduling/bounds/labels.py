@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_scheduling.bounds.relaxation import Order, Relaxation
+from placekit_core import Problem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -24,6 +24,44 @@ EFFORT = 800_000  # forks times operations visited, places and kinds
 PAIRS = 40  # pairs that are kept, per operation
 LARGEST = 2**22  # entries of the tables of transfers above which heads and tails are not raised
 MANY = 64  # devices above which channels are not looked at
+
+
+class Order(Protocol):
+    """What is used of a `relaxation.Order`."""
+
+    @property
+    def ptr(self) -> Ints: ...
+    @property
+    def other(self) -> Ints: ...
+    @property
+    def edge(self) -> Ints: ...
+    @property
+    def order(self) -> Ints: ...
+    @property
+    def position(self) -> Ints: ...
+
+
+class Relaxation(Protocol):
+    """What is used of a `relaxation.Relaxation`."""
+
+    @property
+    def problem(self) -> Problem: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def seconds(self) -> Floats: ...
+    @property
+    def devices(self) -> Ints: ...
+    @property
+    def streams(self) -> Floats: ...
+    @property
+    def cluster(self) -> Ints: ...
+    @property
+    def transfer_s(self) -> Floats: ...
+    @property
+    def levels(self) -> tuple[Floats, Floats]: ...
+    @property
+    def orders(self) -> tuple[Order, Order]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,30 +136,19 @@ class Pairs:
     second: Ints
     after: Floats
 
+    @classmethod
+    def none(cls, kinds: int) -> Pairs:
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, kinds, kinds)))
+
     def backwards(self) -> Pairs:
         return Pairs(self.second, self.first, np.ascontiguousarray(self.after.transpose(0, 2, 1)))
 
-
-@dataclass(frozen=True, eq=False)
-class RefinedRelaxation(Relaxation):
-    """A relaxation with higher heads and tails: those of `makespan.detour_bound` and `makespan.tree_bound`."""
-
-    @cached_property
-    def around(self) -> Surroundings | None:
-        """The places around one device; None if the tables would be too large, or there is nothing to raise."""
-        kinds, edges = len(self.devices), len(self.producer)
-        if not edges or kinds * edges * (1 + kinds) ** 2 > LARGEST:
-            return None
-        return Surroundings.of(self)
-
-    @cached_property
-    def detours(self) -> Pairs:
-        """The pairs of `makespan.detour_bound`."""
-        n, kinds = self.n, len(self.devices)
-        if self.around is None:
-            return Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, kinds, kinds)))
-        first, second, forwards = _detours(self, self.around, backwards=False)
-        last, start, in_return = _detours(self, self.around, backwards=True)
+    @classmethod
+    def of(cls, relaxation: Relaxation, around: Surroundings) -> Pairs:
+        """Those of `makespan.detour_bound`."""
+        n, kinds = relaxation.n, len(relaxation.devices)
+        first, second, forwards = _detours(relaxation, around, backwards=False)
+        last, start, in_return = _detours(relaxation, around, backwards=True)
         keys = [first * n + second, start * n + last]
         key = np.union1d(*keys)
         from_first, from_second = np.zeros((len(key), kinds, 1 + kinds)), np.zeros((len(key), kinds, 1 + kinds))
@@ -131,16 +158,7 @@ class RefinedRelaxation(Relaxation):
         for kind in range(kinds):
             together = np.maximum(from_first[:, kind, 0], from_second[:, kind, 0])
             after[:, kind, kind] = np.minimum(after[:, kind, kind], together)
-        return Pairs(key // n, key % n, after)
-
-    @cached_property
-    def raised(self) -> tuple[Floats, Floats]:
-        """Heads and tails [n, K]: `levels`, raised as in `makespan.tree_bound`."""
-        return self.raised_by(trees=True)
-
-    def raised_by(self, trees: bool) -> tuple[Floats, Floats]:
-        """`levels`, raised by the pairs of `detours` and, with `trees`, by trees."""
-        return self.levels if self.around is None else _raised(self, self.around, self.detours, trees)
+        return cls(key // n, key % n, after)
 
 
 def _detours(relaxation: Relaxation, around: Surroundings, backwards: bool) -> tuple[Ints, Ints, Floats]:
@@ -162,7 +180,7 @@ def _detours(relaxation: Relaxation, around: Surroundings, backwards: bool) -> t
     return first[:some], second[:some], after[:some]
 
 
-def _raised(relaxation: Relaxation, around: Surroundings, pairs: Pairs, trees: bool) -> tuple[Floats, Floats]:
+def raised(relaxation: Relaxation, around: Surroundings, pairs: Pairs, trees: bool) -> tuple[Floats, Floats]:
     """The heads and tails of `relaxation.levels`, [n, K], raised by `pairs`, and by trees if so."""
     from placekit_scheduling.bounds import label_kernel
 

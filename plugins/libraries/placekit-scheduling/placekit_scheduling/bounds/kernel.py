@@ -1,0 +1,293 @@
+"""The compiled loops of makespan.py; importing it imports numba.
+
+All texts here speak of heads (from the start of the schedule to the start of an operation). Tails are the heads of the
+reversed graph, where an operation reads from its consumers. The proofs are in makespan.py; the names are:
+
+- A *place* is a set of like devices. [P] `streams`; `seconds` [n, P] of each operation there; `possible` [n, P] whether it
+  may be there. Operations of one `cluster` number are on one device; `main` is the place that is the device of one of the
+  clusters and nothing else, or -1.
+- Row v of (`ptr`, `other`) holds what v reads from, `cost[edge, a, b]` the seconds of a transfer from place a to another
+  device of place b (inf if there is none).
+- `order` [n] is topological, `position` its inverse. Bit b of `reach[v]` says that the operation b + 1 positions before v
+  is an ancestor of v; ancestors further back are left out. `before[v]` is the last operation of v's cluster before v in
+  that order, `before_main[v]` the last one of the main cluster, -1 if there is none.
+"""
+# mypy: disable-error-code="untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_scheduling.jit import counted_inner, njit
+
+BRANCHES = 16  # most branches that `_join` looks at; leaving some out lowers a bound, but keeps it valid
+LENGTH = 12  # operations of a branch
+INF = np.inf
+
+
+class Branches(NamedTuple):
+    """The branches of one operation, as in `makespan.communication_bound`, and their operations one after another.
+
+    Attributes:
+        arrival: A_bj; `length` values of branch b.
+        length: [b] one more than the operations that can be on the device.
+        local: [b] how many of them are.
+        head, seconds: of each operation.
+        of, rank: branch of each operation, and how many come before it in that branch.
+    """
+
+    arrival: NDArray[np.float64]
+    length: NDArray[np.int64]
+    local: NDArray[np.int64]
+    head: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    of: NDArray[np.int64]
+    rank: NDArray[np.int64]
+
+
+@njit(cache=True)
+def reach_back(order: Any, position: Any, ptr: Any, other: Any, words: int) -> Any:
+    """[n, words] uint64: `reach`, 64 * words positions far."""
+    n = len(order)
+    reach = np.zeros((n, words), np.uint64)
+    for i in range(n):
+        v = order[i]
+        for e in range(ptr[v], ptr[v + 1]):
+            u = other[e]
+            back = i - position[u]
+            if back > 64 * words:
+                continue
+            reach[v, (back - 1) >> 6] |= np.uint64(1) << np.uint64((back - 1) & 63)
+            skip, bits = back >> 6, np.uint64(back & 63)
+            for w in range(skip, words):
+                moved = reach[u, w - skip] << bits
+                if bits > 0 and w > skip:
+                    moved |= reach[u, w - skip - 1] >> (np.uint64(64) - bits)
+                reach[v, w] |= moved
+    return reach
+
+
+@counted_inner
+def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: Any, head: Any) -> Any:
+    """Earliest arrival, on a device of `place`, of what `u` writes on another device."""
+    least = INF
+    for other_place in range(head.shape[1]):
+        if possible[u, other_place]:
+            arrival = head[u, other_place] + seconds[u, other_place] + cost[edge, other_place, place]
+            least = min(least, arrival)
+    return least
+
+
+@counted_inner
+def _alone(
+    v: int, u: int, place: int, order_position: Any, before: Any, reach: Any, seconds: Any, possible: Any, streams: Any,
+    head: Any, least: Any,
+) -> Any:  # fmt: skip
+    """When the device of `v` has run those ancestors of v, from `u` back, that are on it for sure: see `forced_bound`."""
+    work, first = 0.0, INF
+    while u >= 0:
+        back = order_position[v] - order_position[u] - 1
+        if back >= 64 * reach.shape[1]:
+            break
+        if (reach[v, back >> 6] >> np.uint64(back & 63)) & np.uint64(1):
+            if not possible[u, place]:
+                return INF
+            work += seconds[u, place]
+            first = min(first, head[u, place])
+            least = max(least, first + work / streams[place])
+        u = before[u]
+    return least
+
+
+@counted_inner
+def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
+    """Edge to the kernel that `v` on `place` would wait for longest if all were on its device; -1 if there is none."""
+    latest, edge = -1.0, -1
+    for e in range(ptr[v], ptr[v + 1]):
+        u = other[e]
+        end = head[u, place] + seconds[u, place] if possible[u, place] else INF
+        if seconds[u, place] > 0 and end > latest:
+            latest, edge = end, e
+    return edge
+
+
+@counted_inner
+def _grow(
+    v: int, place: int, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, cluster: Any, head: Any, branch: Any,
+    mark: Any, tick: int,
+) -> Any:  # fmt: skip
+    """Fill the branches of `v`: see `Branches`. Returns the number of branches, and of operations in them."""
+    branches = nodes = 0
+    mark[v] = tick
+    for first in range(ptr[v], ptr[v + 1]):
+        if branches == BRANCHES:
+            break
+        if mark[other[first]] == tick or seconds[other[first], place] == 0:  # what takes no time can be on any device
+            continue
+        edge, reader, u, j, path = first, v, other[first], 0, 0.0
+        end = head[u, place] + seconds[u, place]
+        while True:
+            branch.arrival[branches, j] = INF
+            if cluster[u] != cluster[reader]:
+                remote = _arrival(u, edge, place, cost, seconds, possible, head) + path
+                branch.arrival[branches, j] = max(remote, end) if j else remote
+            if not possible[u, place]:
+                break
+            mark[u] = tick
+            branch.head[nodes], branch.seconds[nodes] = head[u, place], seconds[u, place]
+            branch.of[nodes], branch.rank[nodes] = branches, j
+            nodes, j, path = nodes + 1, j + 1, path + seconds[u, place]
+            edge = _binding(u, place, ptr, other, seconds, possible, head) if j < LENGTH else -1
+            if edge < 0 or mark[other[edge]] == tick:
+                branch.arrival[branches, j] = end
+                break
+            reader, u = u, other[edge]
+        branch.length[branches] = j + 1
+        branches += 1
+    return branches, nodes
+
+
+@counted_inner
+def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
+    """W(limit) of `communication_bound`, and at least `least`; inf if a branch cannot keep the limit."""
+    for b in range(branches):
+        local = 0
+        while branch.arrival[b, local] > limit:
+            local += 1
+            if local == branch.length[b]:
+                return INF
+        branch.local[b] = local
+    work = 0.0
+    for i in by_head:
+        if branch.rank[i] < branch.local[branch.of[i]]:
+            work += branch.seconds[i]
+            least = max(least, branch.head[i] + work / streams)
+    return least
+
+
+@counted_inner
+def _join(
+    v: int, place: int, least: float, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, streams: Any,
+    cluster: Any, head: Any, branch: Any, mark: Any, tick: int,
+) -> Any:  # fmt: skip
+    """Earliest start of `v` on `place`, at least `least`, by how much of each branch is on the device of v."""
+    branches, nodes = _grow(v, place, ptr, other, cost, seconds, possible, cluster, head, branch, mark, tick)
+    if branches < 2:
+        return least
+    by_head = np.argsort(-branch.head[:nodes])
+    if _start(least, least, branch, branches, by_head, streams[place]) <= least:
+        return least
+    limits = np.empty(nodes + branches)
+    some = 0
+    for b in range(branches):
+        for j in range(branch.length[b]):
+            if least < branch.arrival[b, j] < INF:
+                limits[some] = branch.arrival[b, j]
+                some += 1
+    rising = np.argsort(limits[:some])  # and not `np.sort`, which would be compiled besides
+    low, high, best = 0, some - 1, INF
+    while low <= high:
+        middle = (low + high) // 2
+        limit = limits[rising[middle]]
+        start = _start(limit, least, branch, branches, by_head, streams[place])
+        best = min(best, max(start, limit))
+        if start <= limit:
+            high = middle - 1
+        else:
+            low = middle + 1
+    return min(best, _start(least, least, branch, branches, by_head, streams[place]))
+
+
+@njit(cache=True)
+def raise_heads(
+    order: Any, position: Any, ptr: Any, other: Any, cost: Any, seconds: Any, streams: Any, cluster: Any, main: int,
+    before: Any, before_main: Any, reach: Any, possible: Any, head: Any,
+) -> None:  # fmt: skip
+    """Raise `head` [n, P], and clear `possible` [n, P] where an operation cannot be. One pass in topological order."""
+    mark, tick = np.full(len(order), -1, np.int64), 0
+    most = BRANCHES * LENGTH
+    branch = Branches(
+        np.empty((BRANCHES, LENGTH + 1)), np.empty(BRANCHES, np.int64), np.empty(BRANCHES, np.int64), np.empty(most),
+        np.empty(most), np.empty(most, np.int64), np.empty(most, np.int64),
+    )  # fmt: skip
+    for v in order:
+        for place in range(head.shape[1]):
+            if not possible[v, place]:
+                continue
+            least = head[v, place]
+            for e in range(ptr[v], ptr[v + 1]):
+                u = other[e]
+                soonest = head[u, place] + seconds[u, place] if possible[u, place] else INF
+                if cluster[u] != cluster[v]:
+                    soonest = min(soonest, _arrival(u, e, place, cost, seconds, possible, head))
+                least = max(least, soonest)
+            if least < INF and ptr[v + 1] > ptr[v] + 1:
+                tick += 1
+                least = _join(
+                    v, place, least, ptr, other, cost, seconds, possible, streams, cluster, head, branch, mark, tick
+                )
+            least = _alone(v, before[v], place, position, before, reach, seconds, possible, streams, head, least)
+            if place == main:
+                least = _alone(
+                    v, before_main[v], place, position, before, reach, seconds, possible, streams, head, least
+                )
+            head[v, place] = least
+            possible[v, place] = least < INF
+
+
+@njit(cache=True)
+def restrict(head: Any, tail: Any, seconds: Any, possible: Any, cluster: Any, most: float) -> Any:
+    """Clear `possible` where a path would be longer than `most`, alike for all of a cluster.
+
+    Returns how many operations were restricted; -1 if one cannot be anywhere.
+    """
+    n, places = head.shape
+    changed = 0
+    for v in range(n):
+        for place in range(places):
+            if possible[v, place] and head[v, place] + seconds[v, place] + tail[v, place] > most:
+                possible[v, place] = False
+                changed += 1
+    for v in range(n):
+        for place in range(places):
+            possible[cluster[v], place] &= possible[v, place]
+    for v in range(n):
+        for place in range(places):
+            possible[v, place] = possible[cluster[v], place]
+        if not possible[v].any():
+            return -1
+    return changed
+
+
+@njit(cache=True)
+def merge(
+    producer: Any, consumer: Any, cost: Any, head: Any, tail: Any, seconds: Any, possible: Any, cluster: Any, most: float
+) -> Any:  # fmt: skip
+    """Unite the clusters of two operations if a transfer between them would make a path longer than `most`.
+
+    `cluster[v]` is the number of one of its operations, `cluster[cluster[v]] == cluster[v]`. Returns how many were united.
+    """
+    united = 0
+    for e in range(len(producer)):
+        u, v = producer[e], consumer[e]
+        a, b = cluster[u], cluster[v]
+        while cluster[a] != a:
+            a = cluster[a]
+        while cluster[b] != b:
+            b = cluster[b]
+        if a == b:
+            continue
+        least = INF
+        for place in range(head.shape[1]):
+            if possible[v, place]:
+                after = seconds[v, place] + tail[v, place]
+                least = min(least, _arrival(u, e, place, cost, seconds, possible, head) + after)
+        if least > most:
+            cluster[max(a, b)] = min(a, b)
+            united += 1
+    for v in range(len(cluster)):  # a root has the lowest number of its cluster: those before v point to roots
+        cluster[v] = cluster[cluster[v]]
+    return united
