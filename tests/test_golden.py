@@ -281,7 +281,6 @@ RUNS = {
         f"make run: {policy}": f"+policy={policy}"
         for policy in ("single_device", "critical_path", "etf", "heft", "portfolio")
     },
-    "doppler, default workload": "+policy=doppler budget.evaluations=1000",
     **{
         f"{policy}, chainmm_small": f"workload=chainmm_small +policy={policy} budget.evaluations=200"
         for policy in ("doppler", "placeto", "placeto_paper", "post", "gdp", "seq2seq", "hierarchical")

@@ -79,8 +79,8 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:
-        known = {c.name for c in registry.choices() if c.group == group}
-        raise registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), group)
+        names = {c.name for c in registry.choices() if c.group == group}
+        raise registry.mention_broken(unknown(group, name, names, ConfigError, LISTING), group)
 
 
 def _preset(group: str, name: str, path: Path, registry: Registry) -> Iterator[str]:

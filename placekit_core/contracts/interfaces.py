@@ -251,9 +251,10 @@ A = TypeVar("A", bound=Ability)
 
 def able(policy: LearnablePolicy, ability: type[A], hint: str) -> A:
     """`policy`, which has `ability`. Raises ConfigError with `hint` if it has not."""
-    if not isinstance(policy, ability):
+    found: object = policy
+    if not isinstance(found, ability):
         raise ConfigError(f"policy {policy.name!r} cannot {ability.verb}", hint)
-    return policy
+    return found
 
 
 class Trainer(Plugin):

@@ -81,8 +81,7 @@ def place(
 
     Args:
         source, about: what to place; see `load_programs`.
-        cluster: a preset, a YAML file, its data, or a `Cluster`. None, or `default`, is the program's own cluster,
-            else the one that the backend finds, else a preset; `auto` has this computer in place of the preset.
+        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None is as in `placekit run`.
         policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
         budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is as in `placekit run`.
         seed: random seed.
@@ -93,8 +92,7 @@ def place(
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
-        resume: continue the interrupted run in `run_dir`, with the same arguments; an error if no run has begun there.
-        progress: show a progress bar.
+        resume, progress: continue the interrupted run in `run_dir`, with the same arguments; show a progress bar.
 
     Raises:
         PlacekitError: tells what is wrong, and what exists; NothingFits if no placement that fits was found.
@@ -110,8 +108,7 @@ def place(
         "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
         "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
-    registry = installed()
-    assembly = assemble(_request(source, about, components, options, registry), registry)
+    assembly = assemble(_request(source, about, components, options, registry := installed()), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
         try:
             return _kept(run(assembly, folder, resume=resume, observer=observer), run_dir)

@@ -25,7 +25,7 @@ def texts(found: object, level: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # docs/doctor.md shows it
+@pytest.mark.long  # docs/install.md shows it
 def test_this_installation_is_fine(placekit) -> None:
     done = placekit("doctor")
     assert done.code == 0, done.out

@@ -18,71 +18,75 @@ def placekit_this_computer() -> Cluster:
     return this_computer()
 
 
+COMMANDS = [
+    (
+        "graph show",
+        "[FILE] [OPTION=VALUE ...]",
+        "a program's graph in numbers; -m: a table of several",
+        "placekit_inspect.graph:show_command",
+        "look",
+    ),
+    (
+        "graph export",
+        "OUT [OPTION=VALUE ...]",
+        "write a program's graph to a file",
+        "placekit_inspect.graph:export_command",
+        "look",
+    ),
+    (
+        "graph import",
+        "FILE [OUT]",
+        "read a graph file, check it, and write it as OUT",
+        "placekit_inspect.graph:import_command",
+        "look",
+    ),
+    (
+        "bounds",
+        "[OPTION=VALUE ...]",
+        "proven lower bounds of the makespan, by argument",
+        "placekit_inspect.bounds:main",
+        "look",
+    ),
+    (
+        "cluster show",
+        "[NAME|FILE.yaml]",
+        "the machines that ship, or one of them in detail",
+        "placekit_inspect.cluster:main",
+        "look",
+    ),
+    (
+        "cluster new",
+        "[MACHINE [OUT.yaml]]",
+        "a cluster file from a machine in words, to edit",
+        "placekit_inspect.cluster_new:main",
+        "look",
+    ),
+    (
+        "cluster detect",
+        "[OUT.yaml]",
+        "a cluster file of this computer: GPUs, links, CPU",
+        "placekit_inspect.cluster_detect:main",
+        "look",
+    ),
+    (
+        "cluster profile",
+        "OUT_DIR [OPTION=VALUE ...]",
+        "measure this machine and a program's operations",
+        "placekit_inspect.cluster_profile:main",
+        "measure",
+    ),
+    (
+        "fidelity",
+        "OUT_DIR [OPTION=VALUE ...]",
+        "simulated beside measured seconds of placements",
+        "placekit_inspect.fidelity:main",
+        "measure",
+    ),
+]
+"""Name, arguments, summary, function and heading of each command."""
+
+
 @hookimpl
 def placekit_commands() -> list[Command]:
     """Commands about graphs, bounds and machines."""
-    return [
-        Command(
-            name="graph show",
-            usage="[FILE] [OPTION=VALUE ...]",
-            summary="a program's graph in numbers; -m: a table of several",
-            target="placekit_inspect.graph:show_command",
-            group="look",
-        ),
-        Command(
-            name="graph export",
-            usage="OUT [OPTION=VALUE ...]",
-            summary="write a program's graph to a file",
-            target="placekit_inspect.graph:export_command",
-            group="look",
-        ),
-        Command(
-            name="graph import",
-            usage="FILE [OUT]",
-            summary="read a graph file, check it, and write it as OUT",
-            target="placekit_inspect.graph:import_command",
-            group="look",
-        ),
-        Command(
-            name="bounds",
-            usage="[OPTION=VALUE ...]",
-            summary="proven lower bounds of the makespan, by argument",
-            target="placekit_inspect.bounds:main",
-            group="look",
-        ),
-        Command(
-            name="cluster show",
-            usage="[NAME|FILE.yaml]",
-            summary="the machines that ship, or one of them in detail",
-            target="placekit_inspect.cluster:main",
-            group="look",
-        ),
-        Command(
-            name="cluster new",
-            usage="[MACHINE [OUT.yaml]]",
-            summary="a cluster file from a machine in words, to edit",
-            target="placekit_inspect.cluster_new:main",
-            group="look",
-        ),
-        Command(
-            name="cluster detect",
-            usage="[OUT.yaml]",
-            summary="a cluster file of this computer: GPUs, links, CPU",
-            target="placekit_inspect.cluster_detect:main",
-            group="look",
-        ),
-        Command(
-            name="cluster profile",
-            usage="OUT_DIR [OPTION=VALUE ...]",
-            summary="measure this machine and a program's operations",
-            target="placekit_inspect.cluster_profile:main",
-            group="measure",
-        ),
-        Command(
-            name="fidelity",
-            usage="OUT_DIR [OPTION=VALUE ...]",
-            summary="simulated beside measured seconds of placements",
-            target="placekit_inspect.fidelity:main",
-            group="measure",
-        ),
-    ]
+    return [Command(name, usage, summary, target, group) for name, usage, summary, target, group in COMMANDS]

@@ -38,6 +38,6 @@ def placekit_facts() -> dict[str, str | int | float | bool | None]:
     """What the Ray cluster has, if this process uses one, or RAY_ADDRESS names one."""
     if "ray" not in sys.modules:
         return {}
-    from placekit_ray.cluster import described
+    from placekit_ray.cluster import description
 
-    return {"ray_cluster": text} if (text := described()) else {}
+    return {"ray_cluster": text} if (text := description()) else {}

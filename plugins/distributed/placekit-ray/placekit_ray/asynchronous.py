@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,14 +24,13 @@ from placekit_core import (
     Trainer,
     installed,
     report_progress,
-    unpack_state,
 )
-from placekit_ray.backend import RaySession, Workers, alone
-from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers, using
+from placekit_ray.backend import RaySession, Workers, to_open
+from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers
 from placekit_ray.controller import Controller
-from placekit_ray.fleet import LOST, PIECE_S, Faults
-from placekit_ray.options import AsynchronousOptions, ClusterOptions
-from placekit_ray.server import ParameterServer
+from placekit_ray.fleet import LOST, PIECE_S, Fleet
+from placekit_ray.options import AsynchronousOptions
+from placekit_ray.server import ParameterServer, first_state
 from placekit_ray.wire import measurements_from, packed, placements_from
 from placekit_ray.worker import failed
 
@@ -49,16 +45,13 @@ class Asynchronous(Trainer):
 
     Each of C controllers has a copy of the policy, its own random numbers and its own baseline. It draws a batch, has its W
     workers evaluate it, computes a gradient, and sends it to the parameter server. The server applies gradients as they arrive,
-    with one optimiser, and answers with its parameters; so a gradient may be some steps late (its staleness). With `synchronous`,
-    controllers wait for each other, the mean of their gradients is one step, and equal seeds give equal results.
+    with one optimiser, and answers with its parameters; so a gradient may be some updates late (its staleness).
 
-    Workers that simulate are its own. Those that measure are the run's, of `parallel=ray`, a machine each: so what the run itself
-    measures, to tell the best placements apart, waits for its turn in the same processes.
+    Where evaluations are simulated, the trainer starts its own workers. Where they are measured, it uses those of `parallel=ray`,
+    each alone on a machine: what the run measures itself, to compare the best placements, waits for its turn there.
 
     Attributes:
-        faults: processes that died or hung, and evaluations that were repeated.
-        staleness: for each number of steps between reading the parameters and applying the gradient, how often.
-        lost: evaluations of which no step was made, because their controller died.
+        staleness: for each number of updates between reading the parameters and applying the gradient, how often it occurred.
     """
 
     name = "asynchronous"
@@ -74,29 +67,24 @@ class Asynchronous(Trainer):
         checkpoint: Checkpoint | None = None,
     ) -> None:
         """Train until the budget ends. Raises ConfigError, and BackendError if the cluster cannot be used."""
-        o, ledger = self.options, tasks[0].evaluate.ledger
-        measuring = self._measuring(tasks)
-        about, trainer = self._about(policy, tasks, measuring)
-        about["seeds"] = list(state["seeds"]) if state else [int(s) for s in rng.integers(2**62, size=o.controllers)]
-        folder = tempfile.mkdtemp(prefix="placekit-server-")
+        ledger, measuring = tasks[0].evaluate.ledger, self._measuring(tasks)
+        trainer = self._inner(policy, tasks)
+        seeds = list(state["seeds"]) if state else [int(s) for s in rng.integers(2**62, size=self.options.controllers)]
         actors: list[Any] = []
         try:
-            with contextlib.ExitStack() as stack:
-                with ledger.paused():  # starting processes is not searching
-                    if measuring is None:
-                        connect(o, o.controllers * o.workers * o.worker_cpus + 1)
-                    stack.enter_context(using())
-                    kinds = [("backend", tasks[0].backend["name"]), ("policy", policy.name), ("trainer", trainer.name)]
-                    check_versions(distributions_of(kinds))
-                    server = self._server(folder, policy, trainer, tasks, state)
-                    actors.append(server)
-                    runs = self._start(server, about, actors, measuring)
-                    while runs and not ray.get(server.ready.remote()):
-                        runs = _going_on(runs)
-                self._follow(server, runs, policy, tasks, state, about["seeds"], checkpoint)
+            with ledger.paused():  # starting processes is not searching
+                if measuring is None:
+                    connect(
+                        self.options, self.options.controllers * self.options.workers * self.options.worker_cpus + 1
+                    )
+                kinds = [("backend", tasks[0].backend["name"]), ("policy", policy.name), ("trainer", trainer.name)]
+                check_versions(distributions_of(kinds))
+                server = self._server(policy, trainer, tasks, state)
+                actors.append(server)
+                runs = self._start(server, self._about(policy, trainer, tasks, seeds, measuring), actors, measuring)
+            self._follow(server, runs, policy, tasks, seeds, checkpoint)
         finally:
             end(actors)
-            shutil.rmtree(folder, ignore_errors=True)
         raise BudgetExhausted(tasks[0].evaluate)
 
     def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any], measuring: Workers | None) -> list[Any]:
@@ -111,14 +99,14 @@ class Asynchronous(Trainer):
         make: Any = ray.remote(Controller).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where
         )
-        own = ray.put({key: value for key, value in about.items() if key != "workers"})
-        told = ray.put(about["workers"])
         controllers = [make.remote() for _ in range(o.controllers)]
         actors += controllers
-        return [
-            c.run.remote(i, own, told, server, workers[i * o.workers : (i + 1) * o.workers])
-            for i, c in enumerate(controllers)
-        ]
+        shared = ray.put(about)
+        own = [workers[i * o.workers : (i + 1) * o.workers] for i in range(o.controllers)]
+        preparing = [c.prepare.remote(shared, w) for c, w in zip(controllers, own, strict=True)]
+        while preparing:
+            preparing = _unfinished(preparing)
+        return [c.run.remote(i, shared, server, own[i]) for i, c in enumerate(controllers)]
 
     def _measuring(self, tasks: Sequence[Task]) -> Workers | None:
         """The workers of parallel=ray, if they measure; None: the trainer starts its own. Raises ConfigError if it cannot."""
@@ -138,12 +126,6 @@ class Asynchronous(Trainer):
             return None
         if backend.simulated:
             raise ConfigError("trainer asynchronous has workers of its own", "leave out parallel=ray")
-        for name, field in ClusterOptions.model_fields.items():
-            if getattr(o, name) != field.default:
-                raise ConfigError(
-                    f"trainer asynchronous measures in the workers of parallel=ray: trainer.{name} has no effect",
-                    "leave it out" if name == "worker_cpus" else f"set parallel.{name}",
-                )
         fleet = session.workers.fleet
         count = len(fleet.workers)
         if count != o.controllers * o.workers:
@@ -156,10 +138,8 @@ class Asynchronous(Trainer):
         fleet.queue_s = (fleet.timeout_s or 0.0) + 2 * PIECE_S  # the longest piece of a controller, or of the run
         return session.workers
 
-    def _about(
-        self, policy: LearnablePolicy, tasks: Sequence[Task], measuring: Workers | None
-    ) -> tuple[dict[str, Any], PolicyGradient]:
-        """What controllers and workers are told, and the inner trainer. Raises ConfigError if they cannot do it."""
+    def _inner(self, policy: LearnablePolicy, tasks: Sequence[Task]) -> PolicyGradient:
+        """The trainer whose updates are made. Raises ConfigError if other processes cannot make them."""
         registry = installed()
         entries = registry.entries.get(("policy", policy.name), [])
         if len(entries) != 1 or entries[0].load() is not type(policy):
@@ -177,54 +157,51 @@ class Asynchronous(Trainer):
         trainer = entry.build(entry.options(spec, "trainer.inner."))
         if not isinstance(trainer, PolicyGradient):
             raise ConfigError(
-                f"trainer asynchronous cannot share the steps of trainer {name!r}",
+                f"trainer asynchronous cannot share the updates of trainer {name!r}",
                 "choose one that is a policy gradient of placekit-learn: trainer.inner=reinforce",
             )
-        problems = [packed(task.problem) for task in tasks]
-        if measuring is None:
-            backend = _backend(tasks[0])
-            workers = {
-                "backend": {"name": backend.name, **alone(backend.options.model_dump(mode="json"))},
-                "problems": problems,
-                "recipes": [None] * len(tasks),  # nothing is run for real
-                "least_s": self.options.least_s,
-            }
-        else:
-            workers = measuring.about
+        return trainer
+
+    def _about(
+        self,
+        policy: LearnablePolicy,
+        trainer: PolicyGradient,
+        tasks: Sequence[Task],
+        seeds: list[int],
+        measuring: Workers | None,
+    ) -> dict[str, Any]:
+        """What controllers need, see `Controller`."""
         sessions = [task.evaluate.session for task in tasks]
+        if measuring is None:
+            backend, least_s = _backend(tasks[0]), self.options.least_s
+            opened = [to_open(backend, task.problem, None, least_s) for task in tasks]
+            fleet = Fleet([], opened, [task.problem.cluster.size for task in tasks], self.options.timeout_s)
+        else:
+            fleet = measuring.fleet
         return {
             "policy": {"name": policy.name, **policy.options.model_dump(mode="json")},
             "trainer": {"name": trainer.name, **trainer.options.model_dump(mode="json")},
-            "problems": problems,
+            "problems": [packed(task.problem) for task in tasks],
             "failing_signal_s": [task.evaluate.failing_signal_s for task in tasks],
-            "objective": tasks[0].evaluate.objective,
-            "timeout_s": self.options.timeout_s if measuring is None else measuring.fleet.timeout_s,
-            "queue_s": 0.0 if measuring is None else measuring.fleet.queue_s,
-            "workers": workers,
             "numbers": [s.number if isinstance(s, RaySession) else i for i, s in enumerate(sessions)],
-            "devices": [task.problem.cluster.size for task in tasks] if measuring is None else measuring.fleet.devices,
-        }, trainer
+            "objective": tasks[0].evaluate.objective,
+            "seeds": seeds,
+            "opened": fleet.problems, "devices": fleet.devices, "timeout_s": fleet.timeout_s, "queue_s": fleet.queue_s,
+        }  # fmt: skip
 
     def _server(
-        self, folder: str, policy: LearnablePolicy, trainer: PolicyGradient, tasks: Sequence[Task], state: State | None
+        self, policy: LearnablePolicy, trainer: PolicyGradient, tasks: Sequence[Task], state: State | None
     ) -> Any:
-        """Start the server on this machine: where the driver is lost, everything is."""
-        left = tasks[0].evaluate.remaining
-        about: dict[str, Any] = {
-            "parameters": policy.state_dict(), "optimiser": trainer.options.optimiser,
-            "controllers": self.options.controllers, "synchronous": self.options.synchronous,
-            "limit": None if left == float("inf") else int(left), "progress": tasks[0].evaluate.progress,
-        }  # fmt: skip
+        """Start the server on the machine of the run."""
         if state is not None:
-            count = self.options.controllers
-            about = {**state["server"], "left": [False] * count, "closed": False, "told": 0.0}
-            about["restarts"] -= count  # all are started once more, which is no fault
-        make: Any = ray.remote(ParameterServer).options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=_here(), max_concurrency=1000
-        )
-        server = make.remote(folder)
-        ray.get(server.begin.remote(about))
-        return server
+            begin = dict(state["server"])
+        else:
+            evaluate = tasks[0].evaluate
+            limit = None if evaluate.remaining == float("inf") else int(evaluate.remaining)
+            count, optimiser = self.options.controllers, trainer.options.optimiser
+            begin = first_state(policy.state_dict(), optimiser, count, limit, evaluate.progress)
+        make: Any = ray.remote(ParameterServer).options(num_cpus=0, scheduling_strategy=_here())
+        return make.remote(begin)
 
     def _follow(
         self,
@@ -232,74 +209,52 @@ class Asynchronous(Trainer):
         runs: list[Any],
         policy: LearnablePolicy,
         tasks: Sequence[Task],
-        state: State | None,
         seeds: list[int],
         checkpoint: Checkpoint | None,
     ) -> None:
         """Record the evaluations as they are made, offer checkpoints, and end when the controllers have ended."""
-        ledger = tasks[0].evaluate.ledger
-        taken = int(state["taken"]) if state else 0
-        every_s = _CHECKPOINT_S
-        faults, offered, told = Faults(**(state["faults"] if state else {})), time.monotonic(), False
+        ledger, every_s, offered = tasks[0].evaluate.ledger, _CHECKPOINT_S, time.monotonic()
         while runs:
-            runs = _going_on(runs)
-            taken, version = self._record(server, taken, tasks, faults)
+            runs = _unfinished(runs)
+            version = self._record(server, tasks)
             report_progress(self._updates(version), tasks[0].evaluate.progress)
-            if not told and ledger.limit_s is not None and ledger.remaining <= 0:
-                _of(server.tell.remote(1.0))
-                told = True
-            elif ledger.limit_s is not None:
-                server.tell.remote(ledger.progress)
+            if ledger.limit_s is not None:
+                server.set_seconds.remote(1.0 if ledger.remaining <= 0 else ledger.progress)
             if checkpoint is not None and time.monotonic() - offered >= every_s:
                 offered = time.monotonic()
-                # evaluations that are not taken yet are in the snapshot: taking them now would lose them at a resume
-                checkpoint(self._state(unpack_state(_of(server.snapshot.remote())), taken, faults, seeds, policy))
+                # evaluations that are not collected yet are in the snapshot: collecting them now would lose them at a resume
+                checkpoint({"server": self._load(server, policy), "seeds": seeds})
                 every_s = max(_CHECKPOINT_S, _RARELY * (time.monotonic() - offered))
-        _of([server.leave.remote(i) for i in range(self.options.controllers)])  # so that the last evaluations are told
-        taken, version = self._record(server, taken, tasks, faults)
-        snapshot = unpack_state(_of(server.snapshot.remote()))
-        policy.load_state_dict({name: np.array(values) for name, values in snapshot["parameters"].items()})
-        faults.lost += int(snapshot["restarts"])
-        self.faults, self.lost = faults, int(snapshot["lost"])
+        version = self._record(server, tasks)
+        snapshot = self._load(server, policy)
         self.staleness = {int(k): int(v) for k, v in sorted(snapshot["staleness"].items())}
-        tasks[0].evaluate.note(self._said(version))
+        late = sum(k * v for k, v in self.staleness.items()) / max(version, 1)
+        tasks[0].evaluate.note(
+            f"trainer asynchronous: {self._updates(version)}; gradients were {late:.1f} updates late on average,"
+            f" at most {max(self.staleness, default=0)}"
+        )
         if not version:
             tasks[0].evaluate.note(TOO_FEW)
 
-    def _record(self, server: Any, taken: int, tasks: Sequence[Task], faults: Faults) -> tuple[int, int]:
-        """Take the new evaluations from the server; the number of the next one, and the server's version."""
-        found, version = _of(server.collect.remote(taken))
-        for number, placements, measurements, more in found:
+    def _record(self, server: Any, tasks: Sequence[Task]) -> int:
+        """Take the new evaluations from the server. Returns its version."""
+        found, version = _answer(server.collect.remote())
+        for number, placements, measurements in found:
             tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
-            faults.add(more)
             ledger = tasks[number].evaluate.ledger
-            if ledger.limit_s is not None:
-                # to record may have meant to measure again, for seconds, of which the controllers know nothing
-                server.tell.remote(ledger.progress)
-        return taken + len(found), int(version)
+            if ledger.limit_s is not None:  # recording may have measured again, for seconds
+                server.set_seconds.remote(ledger.progress)
+        return int(version)
 
-    def _state(
-        self, snapshot: Mapping[str, Any], taken: int, faults: Faults, seeds: list[int], policy: LearnablePolicy
-    ) -> dict[str, Any]:
+    def _load(self, server: Any, policy: LearnablePolicy) -> dict[str, Any]:
+        """Load the server's parameters into the policy. Returns the server's snapshot."""
+        snapshot: dict[str, Any] = _answer(server.snapshot.remote())
         policy.load_state_dict({name: np.array(values) for name, values in snapshot["parameters"].items()})
-        return {"server": dict(snapshot), "taken": taken, "faults": vars(faults), "seeds": seeds}
+        return snapshot
 
     def _updates(self, version: int) -> str:
         count = self.options.controllers
         return f"{version:,} update{'s'[version == 1 :]} by {count} controller{'s'[count == 1 :]}"
-
-    def _said(self, version: int) -> str:
-        """What happened, for the result."""
-        total = sum(self.staleness.values())
-        late = sum(k * v for k, v in self.staleness.items()) / max(total, 1)
-        text = f"trainer asynchronous: {self._updates(version)}"
-        if not self.options.synchronous:
-            most = max(self.staleness, default=0)
-            text += f"; gradients were {late:.1f} updates late on average, at most {most}"
-        if self.faults.lost or self.lost:
-            text += f"; {self.faults.lost} processes were lost, {self.faults.repeated} evaluations repeated"
-            text += f", {self.lost} not learned from"
-        return text + (f"; {self.faults.hung} evaluations gave no answer in time" if self.faults.hung else "")
 
 
 def _backend(task: Task) -> Backend:
@@ -319,22 +274,20 @@ def _here() -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
-def _of(reference: Any) -> Any:
-    """An answer of the parameter server. Raises BackendError if it is lost."""
+def _answer(reference: Any) -> Any:
+    """The answer of the parameter server. Raises BackendError if it is lost."""
     try:
         return ray.get(reference)
     except LOST as e:
-        raise BackendError(f"the parameter server is lost: {str(e).splitlines()[0]}") from None
+        raise BackendError(
+            f"the parameter server is lost: {str(e).splitlines()[0]}", "go on with `placekit run resume=RUN_DIR`"
+        ) from None
 
 
-def _going_on(runs: list[Any]) -> list[Any]:
-    """The controllers that have not ended, after a moment. Raises BackendError for what one of the others raised."""
-    done, rest = ray.wait(runs, timeout=_LOOK_S)
+def _unfinished(calls: list[Any]) -> list[Any]:
+    """The calls of controllers that have not ended, after a moment. Raises BackendError for what one of the others raised."""
+    done, rest = ray.wait(calls, timeout=_LOOK_S)
     for reference in done:
-        try:
-            answer = ray.get(reference)
-        except LOST as e:
-            raise BackendError(f"a controller is lost for good: {str(e).splitlines()[0]}") from None
-        if error := failed(answer):
+        if error := failed(_answer(reference)):
             raise error
     return rest

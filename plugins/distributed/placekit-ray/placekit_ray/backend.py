@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import ray
@@ -24,10 +23,10 @@ from placekit_core import (
     Session,
     installed,
 )
-from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_measuring, start_workers, using
+from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_measuring, start_workers
 from placekit_ray.fleet import Fleet
 from placekit_ray.options import RayOptions
-from placekit_ray.wire import packed, placements_as
+from placekit_ray.wire import packed
 
 
 class RayBackend(Backend):
@@ -50,7 +49,6 @@ class RayBackend(Backend):
                 "backend 'ray' evaluates on another backend, not on itself", "set backend.inner.name=simulator"
             )
         entry = installed().get("backend", self.inner_name)
-        self.about = {"name": self.inner_name, **alone(entry.options(given, "backend.inner.").model_dump(mode="json"))}
         self.inner: Backend = entry.build(entry.options(given, "backend.inner."))
         if self.inner.simulated and not self.inner.parallel:
             raise ConfigError(
@@ -100,30 +98,25 @@ class Workers:
         o, inner = backend.options, backend.inner
         connect(o, (o.workers or 0) * o.worker_cpus)
         check_versions(distributions_of([("backend", backend.inner_name)]))
-        self.about: dict[str, Any] = {"backend": backend.about, "problems": [], "recipes": [], "least_s": o.least_s}
         gpus = sum(problem.device_type(d) == "gpu" for d in range(problem.cluster.size))
         workers = start_workers(o.workers, o) if inner.simulated else start_measuring(o.workers, gpus)
-        self.fleet = Fleet(workers, None, [], o.timeout_s)
-        self.stack = contextlib.ExitStack()
-        self.stack.enter_context(using())
+        self.fleet = Fleet(workers, timeout_s=o.timeout_s)
 
     def add(self, problem: Problem, executable: Executable | None) -> int:
-        """Have all workers open one more problem; its number."""
+        """Have all workers open one more problem. Returns its number."""
         recipe = recipe_of(problem, executable, self.backend.inner)
         if recipe is not None:
             check_versions(distributions_of([("importer", str(recipe["importer"]))]))
-        self.about["recipes"].append(recipe)
-        self.about["problems"].append(packed(problem))
-        self.fleet.tell(ray.put(self.about), problem.cluster.size)
+        about = to_open(self.backend.inner, problem, recipe, self.backend.options.least_s)
+        self.fleet.add(about, problem.cluster.size)
         self.sessions += 1
-        return len(self.about["problems"]) - 1
+        return len(self.fleet.problems) - 1
 
     def release(self) -> None:
-        """One session is closed; without any, the workers end."""
+        """Close one session; the workers end with the last one."""
         self.sessions -= 1
         if self.sessions <= 0:
             end(self.fleet.workers)
-            self.stack.close()
             self.backend.workers = None
 
 
@@ -152,9 +145,7 @@ class RaySession(Session):
     def schedule(self, placement: Placement) -> Schedule:
         if self.local is not None:
             return self.local.schedule(placement)
-        plain = placements_as(placement.batch())
-        found: Schedule = self.workers.fleet.ask(lambda worker: worker.schedule.remote(self.number, plain))
-        return found
+        return self.workers.fleet.schedule(self.number, placement.batch())
 
     def lower_bound(self) -> float | None:
         return None if self.local is None else self.local.lower_bound()
@@ -181,6 +172,14 @@ def recipe_of(problem: Problem, executable: Executable | None, backend: Backend)
     return dict(executable.recipe)
 
 
-def alone(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a backend in a worker that shares its machine with others: one thread, if nobody said how many."""
-    return options | ({"threads": 1} if options.get("threads", 0) is None else {})
+def to_open(backend: Backend, problem: Problem, recipe: dict[str, Any] | None, least_s: float) -> Any:
+    """A reference to what `Worker.open` needs to open a problem."""
+    options = backend.options.model_dump(mode="json")
+    if options.get("threads", 0) is None:  # workers share the machine: one thread each, unless the user has set more
+        options["threads"] = 1
+    return ray.put(
+        {
+            "backend": {"name": backend.name, **options}, "problem": packed(problem), "recipe": recipe,
+            "least_s": least_s,
+        }
+    )  # fmt: skip

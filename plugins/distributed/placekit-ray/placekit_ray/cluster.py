@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -20,16 +20,6 @@ from placekit_core import BackendError, installed, usable_cores
 from placekit_ray.options import ClusterOptions
 from placekit_ray.worker import Worker
 
-
-@dataclass
-class _Local:
-    """The cluster of this computer: whether this process has started it, and how many sessions and trainings use it now."""
-
-    started: bool = False
-    users: int = 0
-
-
-_local = _Local()
 _groups: dict[Any, PlacementGroup] = {}  # by the first worker: the machines that measuring workers have to themselves
 _REACH_S = 5.0
 _START_S = 60.0
@@ -37,65 +27,40 @@ _START_S = 60.0
 
 
 def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
-    """Attach to the cluster of `options`, or start one of this computer alone with at least `cpus`.
+    """Use the connection of this process, attach to the cluster of `options`, or start one of this computer with at least `cpus`.
 
-    A connection that this process has already is used, unless that is to a cluster of this computer that is too small, or another
-    address is given. Raises BackendError if the cluster cannot be reached.
+    Raises BackendError if the cluster cannot be reached.
     """
-    address = options.address or os.environ.get("RAY_ADDRESS") or None
-    if address is not None and address.startswith("ray://"):
-        raise BackendError(
-            f"{address}: placekit has to run on a machine of the cluster",
-            "give HOST:PORT of its head, as `ray start` says it",
-        )
     if ray.is_initialized():
-        other = _local.started and options.address is not None
-        if not other and (not _local.started or _local.users or sum(m["cpus"] for m in machines()) >= cpus):
-            return
-        if _local.users:
-            raise BackendError(
-                f"this process uses a Ray cluster of its own, and cannot join {address} now", "end what uses it first"
-            )
-        ray.shutdown()
-        _local.started = False
+        return
+    address = options.address or os.environ.get("RAY_ADDRESS") or None
     handler = signal.getsignal(signal.SIGTERM)
     common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
     try:
         if address is None:
-            ray.init("local", num_cpus=max(usable_cores(), int(cpus + 0.999)), include_dashboard=False, **common)
-            _local.started = True
+            ray.init("local", num_cpus=max(usable_cores(), math.ceil(cpus)), include_dashboard=False, **common)
         else:
             _refuse_unreachable(address)
             ray.init(address=address, **common)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as e:
         raise BackendError(
-            f"the Ray cluster {address or 'of this computer'} cannot be used: {_first(e)}",
+            f"the Ray cluster {address or 'of this computer'} cannot be used: {_first_line(e)}",
             "`ray status` on its head says whether it runs; RAY_AUTH_MODE has to be the same everywhere (`ray start` takes"
             " `token` if it is not set), and so have the versions of Python and Ray",
         ) from e
-    finally:  # Ray ends the process at SIGTERM, and a run would rather write what it has found
+    finally:  # Ray ends the process at SIGTERM, but a run has to write what it has found
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
 
-@contextlib.contextmanager
-def using() -> Iterator[None]:
-    """Inside, the connection is kept: a cluster of this computer is not ended to start a larger one."""
-    _local.users += 1
-    try:
-        yield
-    finally:
-        _local.users -= 1
-
-
 def _refuse_unreachable(address: str) -> None:
-    """Raise BackendError if nobody listens at HOST:PORT, for which Ray itself tries a minute, or if it is no such address."""
+    """Raise BackendError if nobody listens at HOST:PORT: Ray itself would try for a minute."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise BackendError(
-            f"{address!r} is no address of a Ray cluster", "give HOST:PORT, as `ray start` says it, or auto"
+            f"{address!r} is no address of a Ray cluster", "give HOST:PORT, as `ray start` prints it, or auto"
         )
     try:
         socket.create_connection((host, int(port)), timeout=_REACH_S).close()
@@ -118,11 +83,8 @@ def machines() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def described() -> str:
-    """What the cluster has: that of this process, else that of RAY_ADDRESS; empty if there is neither.
-
-    Raises BackendError if that of RAY_ADDRESS cannot be used.
-    """
+def description() -> str:
+    """The machines, CPUs and GPUs of the cluster of this process, or of RAY_ADDRESS; empty if there is neither."""
     if not ray.is_initialized():
         if not os.environ.get("RAY_ADDRESS"):
             return ""
@@ -133,9 +95,16 @@ def described() -> str:
 
 
 def check_versions(distributions: Sequence[str]) -> None:
-    """Raise BackendError if a machine lacks one of these distributions, or has another version or other code of one."""
-    here = _installed(distributions)
-    probe = ray.remote(num_cpus=0)(_installed_there(distributions))
+    """Raise BackendError if a machine lacks one of these distributions, or has another version of one, or of Python."""
+
+    def versions() -> dict[str, str]:  # nested, so that Ray sends its code: placekit may not be installed there
+        import platform
+        from importlib.metadata import distributions as all_distributions
+
+        found = {d.metadata["Name"]: d.version for d in all_distributions()}
+        return {"Python": platform.python_version(), **{name: found[name] for name in distributions if name in found}}
+
+    here, probe = versions(), ray.remote(num_cpus=0)(versions)
     asked = [
         (m["host"], probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(m["node"], soft=False)).remote())
         for m in machines()
@@ -144,47 +113,14 @@ def check_versions(distributions: Sequence[str]) -> None:
         try:
             there = ray.get(reference, timeout=_START_S)
         except ray.exceptions.RayError as e:
-            raise BackendError(f"machine {host} of the Ray cluster does not answer: {_first(e)}") from None
+            raise BackendError(f"machine {host} of the Ray cluster does not answer: {_first_line(e)}") from None
         for name, version in here.items():
             if there.get(name) != version:
-                found = there.get(name)
-                what = f"has {name} {found}" if found else f"has no {name}"
+                what = f"has {name} {there[name]}" if name in there else f"has no {name}"
                 raise BackendError(
                     f"machine {host} of the Ray cluster {what}; {name} is {version} here",
-                    "install the same versions of placekit and its plugins on all machines; restart Ray if code was edited since",
+                    "install the same versions of placekit and its plugins on all machines",
                 )
-
-
-def _installed(distributions: Sequence[str]) -> dict[str, str]:
-    """What `_installed_there` returns, for this process."""
-    found: dict[str, str] = _installed_there(distributions)()
-    return found
-
-
-def _installed_there(distributions: Sequence[str]) -> Callable[[], dict[str, str]]:
-    """A function that needs none of placekit to be installed where it runs, because Ray sends a nested one with its code."""
-
-    def found() -> dict[str, str]:
-        import platform
-        from importlib.metadata import PackageNotFoundError, version
-
-        versions = {"Python": platform.python_version()}
-        for name in distributions:
-            try:
-                versions[name] = version(name)
-            except PackageNotFoundError:
-                continue
-        try:
-            from placekit_core import installed as registry
-
-            codes = registry().code(list(distributions))
-        except Exception:  # whatever is broken there, it shows as other code than here
-            codes = {}
-        return {
-            name: f"{number} (code {codes[name]})" if name in codes else number for name, number in versions.items()
-        }
-
-    return found
 
 
 def distributions_of(components: Sequence[tuple[str, str]]) -> list[str]:
@@ -195,10 +131,7 @@ def distributions_of(components: Sequence[tuple[str, str]]) -> list[str]:
     )
 
 
-_RESTARTS: dict[str, Any] = {
-    "max_restarts": -1,
-    "max_task_retries": 0,
-}  # Ray restarts a worker, `Fleet` repeats its call
+_RESTARTS: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}  # `Fleet` repeats the calls of a dead worker
 
 
 def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
@@ -259,7 +192,7 @@ def end(actors: Sequence[Any]) -> None:
                 remove_placement_group(_groups.pop(actor))
 
 
-def _first(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of a message of Ray's."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

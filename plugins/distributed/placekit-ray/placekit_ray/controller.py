@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,25 +29,26 @@ from placekit_core import (
     Task,
     installed,
 )
-from placekit_ray.fleet import Faults, Fleet
+from placekit_ray.fleet import LOST, Fleet
 from placekit_ray.wire import measurements_as, placements_as, unpacked
 from placekit_ray.worker import raised
 
 
 class Link:
-    """The connection of one controller to the server: every call has a number, so that a repeated one counts once.
+    """The connection of one controller to the server.
 
     Attributes:
-        step, ticket: numbers of the next gradients and of the next evaluations.
-        version: number of steps behind the parameters that the controller has.
+        life: how often this controller was started.
+        version: number of updates behind the parameters that the controller has.
+        parameters: at the start.
+        kept: the state of the controller after its last update, if Ray has restarted it or the run was resumed.
         progress: share of the budget that is used.
     """
 
     def __init__(self, server: Any, controller: int) -> None:
         self.server, self.controller = server, controller
-        begun = ray.get(server.fetch.remote(controller))
-        self.step, self.ticket, self.life = int(begun["step"]), int(begun["ticket"]), int(begun["life"])
-        self.version, self.progress = int(begun["version"]), float(begun["progress"])
+        begun = ray.get(server.join.remote(controller))
+        self.life, self.version, self.progress = int(begun["life"]), int(begun["version"]), float(begun["progress"])
         self.parameters: Mapping[str, NDArray[Any]] = begun["parameters"]
         self.kept: State | None = begun["kept"]
 
@@ -57,21 +57,15 @@ class Link:
         granted, self.progress = ray.get(self.server.reserve.remote(self.controller, self.life, count))
         return int(granted)
 
-    def record(
-        self, number: int, placements: Placements, measurements: Measurements, faults: Mapping[str, int]
-    ) -> None:
+    def record(self, number: int, placements: Placements, measurements: Measurements) -> None:
         """Count evaluations of problem `number`."""
-        plain = placements_as(placements), measurements_as(measurements), dict(faults)
-        self.progress = ray.get(self.server.record.remote(self.controller, self.life, self.ticket, number, *plain))
-        self.ticket += 1
+        plain = placements_as(placements), measurements_as(measurements)
+        self.progress = ray.get(self.server.record.remote(self.controller, self.life, number, *plain))
 
     def push(self, optimiser: str, gradients: Mapping[str, NDArray[Any]], rate: float) -> Mapping[str, NDArray[Any]]:
-        """Send gradients; returns the parameters after the step."""
-        call = self.server.push.remote(
-            self.controller, self.life, self.step, optimiser, dict(gradients), rate, self.version
-        )
+        """Send gradients; returns the parameters after the update."""
+        call = self.server.push.remote(self.controller, self.life, optimiser, dict(gradients), rate, self.version)
         self.version, parameters = ray.get(call)
-        self.step += 1
         return {name: np.array(values) for name, values in parameters.items()}
 
     def keep(self, state: State) -> None:
@@ -116,7 +110,6 @@ class SharedEvaluator(Evaluator):
         self.best: Best | None = None
         self.proven_s: float | None = None
         self.notes: list[str] = []
-        self._told = dataclasses.asdict(Faults())
 
     @property
     def remaining(self) -> float:
@@ -132,9 +125,7 @@ class SharedEvaluator(Evaluator):
         if granted:
             part = placements[:granted]
             m = self.fleet.evaluate(self.opened, part)
-            now = dataclasses.asdict(self.fleet.faults)
-            self.link.record(self.number, part, m, {name: count - self._told[name] for name, count in now.items()})
-            self._told = now
+            self.link.record(self.number, part, m)
             self._see(part, m)
         if granted < len(placements):
             raise BudgetExhausted(self)
@@ -179,41 +170,47 @@ class Controller:
     """Trains a copy of the policy, with the parameters of the server.
 
     `about` is plain data: `policy` and `trainer` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`),
-    `failing_signal_s` of each, their `numbers` in the workers, `devices` of all problems there, `objective`, `workers` (what each
-    is told, see `Worker.ready`), `timeout_s` and `queue_s` of the fleet, and the `seeds` of the controllers.
+    `failing_signal_s` of each, their `numbers` in the workers, `objective`, the `seeds` of the controllers, and of the workers
+    `opened` (references to all that they open), `devices` (of each of these), `timeout_s` and `queue_s`.
     """
 
-    def run(
-        self, index: int, about: Mapping[str, Any], workers_about: Any, server: Any, workers: Sequence[Any]
-    ) -> dict[str, Any]:
-        """Train until the budget ends. Returns what was raised, if anything was. Ray calls it again after a restart."""
+    problems: Sequence[Problem] = ()
+
+    def prepare(self, about: Mapping[str, Any], workers: Sequence[Any]) -> dict[str, Any]:
+        """Build the policy and wait for the workers, before the budget's clock starts. Returns what was raised, if anything."""
         try:
-            return self._run(index, about, workers_about, server, workers)
-        except BudgetExhausted:
-            return {}
+            self.problems = [unpacked(data) for data in about["problems"]]
+            self.policy: LearnablePolicy = _built("policy", about["policy"])
+            self.fleet = Fleet(workers, about["opened"], about["devices"], about["timeout_s"], about["queue_s"])
+            self.fleet.wait()
         except Exception as e:
             return raised(e)
-        finally:
-            server.leave.remote(index)
+        return {}
 
-    def _run(
-        self, index: int, about: Mapping[str, Any], workers_about: Any, server: Any, workers: Sequence[Any]
-    ) -> dict[str, Any]:
-        problems = [unpacked(data) for data in about["problems"]]
-        link = Link(server, index)
-        policy: LearnablePolicy = _built("policy", about["policy"])
+    def run(self, index: int, about: Mapping[str, Any], server: Any, workers: Sequence[Any]) -> dict[str, Any]:
+        """Train until the budget ends. Returns what was raised, if anything. Ray calls it again in the process of a restart."""
+        if not self.problems and (error := self.prepare(about, workers)):
+            return error
+        try:
+            self._run(index, about, Link(server, index))
+        except BudgetExhausted:
+            pass
+        except LOST as e:
+            return raised(BackendError(f"the parameter server is lost: {str(e).splitlines()[0]}"))
+        except Exception as e:
+            return raised(e)
+        return {}
+
+    def _run(self, index: int, about: Mapping[str, Any], link: Link) -> None:
         rng = np.random.default_rng(about["seeds"][index])
-        policy.build(problems, rng)
-        policy.load_state_dict({name: np.array(values) for name, values in link.parameters.items()})
-        fleet = Fleet(workers, ray.put(workers_about), list(about["devices"]), about["timeout_s"], about["queue_s"])
+        self.policy.build(self.problems, rng)
+        self.policy.load_state_dict({name: np.array(values) for name, values in link.parameters.items()})
         tasks = [
-            Task(p, SharedEvaluator(link, fleet, i, opened, p, about["failing_signal_s"][i], about["objective"]))
-            for i, (opened, p) in enumerate(zip(about["numbers"], problems, strict=True))
+            Task(p, SharedEvaluator(link, self.fleet, i, opened, p, about["failing_signal_s"][i], about["objective"]))
+            for i, (opened, p) in enumerate(zip(about["numbers"], self.problems, strict=True))
         ]
         trainer: PolicyGradient = _built("trainer", about["trainer"])
-        trainer.shared = lambda name: SharedOptimiser(link, policy, name)
-        fleet.wait()
-        ray.get(server.arrive.remote(index))
+        trainer.shared = lambda name: SharedOptimiser(link, self.policy, name)
         state = None
         if link.kept is not None:
             rng.bit_generator.state = link.kept["rng"]
@@ -222,8 +219,7 @@ class Controller:
         def keep(state: State) -> None:
             link.keep({"trainer": dict(state), "rng": rng.bit_generator.state})
 
-        trainer.fit(policy, tasks, rng, state, keep)
-        return {}
+        trainer.fit(self.policy, tasks, rng, state, keep)
 
 
 def _built(kind: str, spec: Mapping[str, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import ray
 from ray.exceptions import (
     ActorUnavailableError,
+    GetTimeoutError,
     LocalRayletDiedError,
     NodeDiedError,
     ObjectLostError,
@@ -21,9 +22,9 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from placekit_core import BackendError, Measurements, Placements
+from placekit_core import BackendError, Measurements, Placements, Schedule
 from placekit_ray.wire import measurements_from, placements_as
-from placekit_ray.worker import UNREADY, failed
+from placekit_ray.worker import failed
 
 LOST = (
     RayActorError, WorkerCrashedError, ObjectLostError, NodeDiedError, OutOfMemoryError, LocalRayletDiedError,
@@ -32,32 +33,11 @@ LOST = (
 PIECE_S = 0.25
 """How long one call to a worker should take: short enough that all of them end together, long beside the call itself."""
 DEATHS = 3
-"""A placement whose evaluation ended so many processes counts as failed."""
-STARTS, LOST_S, START_S = 20, 120.0, 1200.0
-"""A worker that died so often in a row before it was ready is given up; so are all, if none is there for `LOST_S` seconds, or
-`START_S` at first, when programs may have to be built."""
-_PAUSE_S = 0.5  # between two looks at a worker that is being restarted
+"""A placement whose evaluation ended so many processes counts as failed; so does a worker that died so often while it opened."""
+LOST_S, START_S = 120.0, 1200.0
+"""Seconds without any worker after which evaluating is an error; at first, when programs may have to be built, longer."""
+_PAUSE_S = 0.5  # between two calls to a worker that is being restarted
 _LOOK_S = 0.2  # how long to wait for answers before looking for workers that hang
-
-
-@dataclass
-class Faults:
-    """What went wrong so far.
-
-    Attributes:
-        lost: processes that died, or were ended because they hung.
-        repeated: evaluations that were made again, because their process died before it answered.
-        hung: evaluations that gave no answer in time.
-    """
-
-    lost: int = 0
-    repeated: int = 0
-    hung: int = 0
-
-    def add(self, other: Mapping[str, int]) -> None:
-        """Add those of another process."""
-        for name, count in other.items():
-            setattr(self, name, getattr(self, name) + count)
 
 
 @dataclass
@@ -68,111 +48,115 @@ class _Piece:
     end: int
     deaths: int = 0
 
+    def __len__(self) -> int:
+        return self.end - self.begin
+
 
 @dataclass
+class _Batch:
+    """A batch that is being evaluated: pieces that wait for a worker, pieces in work, and the answers by their beginning."""
+
+    waiting: deque[_Piece]
+    busy: dict[Any, tuple[Any, _Piece, float]] = field(
+        default_factory=dict
+    )  # by reference: worker, piece, when it began
+    answers: dict[int, Measurements] = field(default_factory=dict)
+
+    def repeat(self, piece: _Piece, devices: int) -> None:
+        """Evaluate a piece again, one placement at a time, because its process died."""
+        deaths = piece.deaths + 1
+        if len(piece) == 1 and deaths >= DEATHS:
+            self.answers[piece.begin] = _failed_one(devices, f"{DEATHS} processes that evaluated it died")
+        else:
+            self.waiting.extendleft(_Piece(i, i + 1, deaths) for i in reversed(range(piece.begin, piece.end)))
+
+
 class Fleet:
     """Workers with the same problems. `evaluate` gives each the next piece of a batch as soon as it is free.
 
-    Attributes:
+    Args:
         workers: handles of the Ray actors `Worker`; Ray restarts those that die.
-        about: what they are told when they start: a reference to the argument of `Worker.ready`.
+        problems: references to what `Worker.open` needs.
         devices: number of devices of each problem.
         timeout_s: seconds after which a placement counts as failed; None: no limit.
-        queue_s: how long a call may have to wait for those of another fleet with the same workers, seconds.
-        faults: what went wrong so far.
+        queue_s: seconds that a call may have to wait for the calls of another fleet with the same workers.
     """
 
-    workers: Sequence[Any]
-    about: Any
-    devices: list[int]
-    timeout_s: float | None = None
-    queue_s: float = 0.0
-    faults: Faults = field(default_factory=Faults)
-    _idle: list[Any] = field(default_factory=list)
-    _waking: dict[Any, tuple[Any, float]] = field(default_factory=dict)  # its answer, and when to look at it
-    _failures: dict[Any, int] = field(default_factory=dict)
-    _begun: bool = False
-    _each_s: float = math.nan  # seconds of one evaluation, lately
+    def __init__(
+        self,
+        workers: Sequence[Any],
+        problems: Sequence[Any] = (),
+        devices: Sequence[int] = (),
+        timeout_s: float | None = None,
+        queue_s: float = 0.0,
+    ) -> None:
+        self.workers, self.problems, self.devices = workers, list(problems), list(devices)
+        self.timeout_s, self.queue_s = timeout_s, queue_s
+        self._idle: list[Any] = []
+        self._opening: dict[Any, tuple[Any, float]] = {}  # by worker: its answer, and when to look at it
+        self._deaths: dict[Any, int] = {}  # by worker, while it opens the problems
+        self._begun = False
+        self._each_s = math.nan  # seconds of one evaluation, lately
+        if self.problems:
+            for worker in workers:
+                self._open(worker)
 
-    def __post_init__(self) -> None:
-        if self.devices:
-            for worker in self.workers:
-                self._wake(worker, 0.0)
-
-    def tell(self, about: Any, devices: int) -> None:
-        """Have all workers open one more problem, the last one in `about`, for so many devices; wait until they have."""
-        self.about = about
+    def add(self, problem: Any, devices: int) -> None:
+        """Have all workers open one more problem, for so many devices, and wait until they have."""
+        self.problems.append(problem)
         self.devices.append(devices)
         self._idle.clear()
         for worker in self.workers:
-            self._wake(worker, 0.0)
+            self._open(worker)
         self.wait()
+
+    def wait(self) -> None:
+        """Wait until all workers are ready, or for `LOST_S` if some are. Raises BackendError if none is."""
+        began = time.monotonic()
+        while self._opening and not (self._idle and time.monotonic() - began > LOST_S):
+            self._look(block=not self._idle)
+            if self._opening:
+                ray.wait([reference for reference, _ in self._opening.values()], timeout=_LOOK_S)
 
     def evaluate(self, number: int, placements: Placements) -> Measurements:
         """The measurements of placements of problem `number`, in their order.
 
         Raises BackendError if a worker raised an exception, or if no worker is left.
         """
-        size = len(placements)
+        size, devices = len(placements), self.devices[number]
         if not size:
-            return Measurements(np.empty(0), np.empty((0, self.devices[number])), np.empty(0, np.bool_), ())
-        waiting = deque(self._pieces(size))
-        answers: dict[int, Measurements] = {}
-        busy: dict[Any, tuple[Any, _Piece, float]] = {}  # by reference: worker, piece, when it began
-        while waiting or busy:
-            self._woken(block=not busy and not self._idle)
-            while waiting and self._idle:
-                piece, worker = waiting.popleft(), self._idle.pop()
+            return Measurements(np.empty(0), np.empty((0, devices)), np.empty(0, np.bool_), ())
+        batch = _Batch(deque(self._pieces(size)))
+        while batch.waiting or batch.busy:
+            self._look(block=not batch.busy)
+            while batch.waiting and self._idle:
+                piece, worker = batch.waiting.popleft(), self._idle.pop()
                 part = placements_as(placements[piece.begin : piece.end])
-                busy[worker.evaluate.remote(number, part)] = worker, piece, time.monotonic()
-            done, _ = ray.wait(list(busy), timeout=_LOOK_S) if busy else ([], [])
-            for reference in done:
-                worker, piece, began = busy.pop(reference)
-                answer = _answer(reference)
-                if answer is None or answer is UNREADY:
-                    self._died(worker)
-                    if answer is UNREADY:  # the piece has ended no process, and nothing was evaluated
-                        waiting.appendleft(piece)
-                    else:
-                        why = f"{DEATHS} processes that evaluated it died"
-                        self._again(piece, waiting, answers, self.devices[number], why)
-                    continue
-                if error := failed(answer):
-                    self._idle.append(worker)
-                    self._drain(busy)
-                    raise error
-                self._idle.append(worker)
-                answers[piece.begin] = measurements_from(answer)
-                each_s = (time.monotonic() - began) / (piece.end - piece.begin)
-                self._each_s = each_s if math.isnan(self._each_s) else 0.5 * (self._each_s + each_s)
-            self._end_hung(busy, waiting, answers, self.devices[number])
-        return Measurements.join([answers[begin] for begin in sorted(answers)])
+                reference = worker.evaluate.remote(self.problems, number, part)
+                batch.busy[reference] = worker, piece, time.monotonic()
+            self._take(batch, devices)
+            self._end_hung(batch, devices)
+        return Measurements.join([batch.answers[begin] for begin in sorted(batch.answers)])
 
-    def wait(self) -> None:
-        """Wait until all workers are ready, or gone for good; but not long, if some are. Raises BackendError if none is left."""
-        began = time.monotonic()
-        while self._waking and not (self._idle and time.monotonic() - began > LOST_S):
-            self._woken(block=not self._idle)
-            if self._waking:
-                ray.wait([reference for reference, _ in self._waking.values()], timeout=_LOOK_S)
-
-    def ask(self, call: Callable[[Any], Any]) -> Any:
-        """The answer of any worker to `call(worker)`, a reference. Raises BackendError if it is an exception."""
+    def schedule(self, number: int, placement: Placements) -> Schedule:
+        """The schedule of one placement of problem `number`, by any worker. Raises BackendError if none can make it."""
+        limit_s = None if self.timeout_s is None else self.timeout_s + self.queue_s
         for _ in range(DEATHS):
-            self._woken(block=not self._idle)
-            worker = self._idle[-1]
-            reference = call(worker)
-            hangs = self.timeout_s is not None and not ray.wait([reference], timeout=self.timeout_s + self.queue_s)[0]
-            if hangs:
-                ray.kill(worker, no_restart=False)
-            answer = None if hangs else _answer(reference)
-            if answer is None or answer is UNREADY:
-                self._died(worker)
+            self._look(block=True)
+            worker = self._idle.pop()
+            try:
+                answer = ray.get(
+                    worker.schedule.remote(self.problems, number, placements_as(placement)), timeout=limit_s
+                )
+            except (*LOST, GetTimeoutError) as e:
+                self._replace(worker, hung=isinstance(e, GetTimeoutError))
                 continue
+            self._idle.append(worker)
             if error := failed(answer):
                 raise error
-            return answer
-        raise BackendError(f"{DEATHS} processes died over it, one after the other")
+            found: Schedule = answer
+            return found
+        raise BackendError(f"{DEATHS} processes died while they made a schedule, one after the other")
 
     def _pieces(self, size: int) -> list[_Piece]:
         """The batch in equal pieces of about `PIECE_S`; their number is a multiple of the workers', where it is long enough."""
@@ -182,109 +166,85 @@ class Fleet:
         ends = [size * (i + 1) // count for i in range(count)]
         return [_Piece(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
-    def _wake(self, worker: Any, pause_s: float) -> None:
-        """Ask a worker to get ready, and look for its answer after `pause_s`."""
-        self._waking[worker] = worker.ready.remote(self.about), time.monotonic() + pause_s
+    def _take(self, batch: _Batch, devices: int) -> None:
+        """Take the next answers of a batch."""
+        done, _ = ray.wait(list(batch.busy), timeout=_LOOK_S) if batch.busy else ([], [])
+        for reference in done:
+            worker, piece, began = batch.busy.pop(reference)
+            try:
+                answer = ray.get(reference)
+            except LOST:
+                self._replace(worker)
+                batch.repeat(piece, devices)
+                continue
+            self._idle.append(worker)
+            if error := failed(answer):
+                for other, _, _ in batch.busy.values():
+                    self._open(other)  # it answers when the worker has finished its piece
+                raise error
+            batch.answers[piece.begin] = measurements_from(answer)
+            each_s = (time.monotonic() - began) / len(piece)
+            self._each_s = each_s if math.isnan(self._each_s) else 0.5 * (self._each_s + each_s)
 
-    def _woken(self, block: bool) -> None:
-        """Take in the workers that have become ready; with `block`, wait for one of them. Raises BackendError if none is left."""
-        began, gone = time.monotonic(), "no machine has room for them"
+    def _end_hung(self, batch: _Batch, devices: int) -> None:
+        """End the workers that have not answered in time; Ray starts new ones in their place."""
+        if self.timeout_s is None:
+            return
+        now = time.monotonic()
+        for reference, (worker, piece, began) in list(batch.busy.items()):
+            if now - began < self.timeout_s * len(piece) + self.queue_s:
+                continue
+            del batch.busy[reference]
+            self._replace(worker, hung=True)
+            if len(piece) == 1:
+                batch.answers[piece.begin] = _failed_one(devices, f"no answer within {self.timeout_s:g} s")
+            else:
+                batch.repeat(piece, devices)
+
+    def _replace(self, worker: Any, hung: bool = False) -> None:
+        """Have the process that Ray starts in place of a lost or hanging one open the problems."""
+        if hung:
+            ray.kill(worker, no_restart=False)
+        self._open(worker, _PAUSE_S)
+
+    def _open(self, worker: Any, pause_s: float = 0.0) -> None:
+        """Ask a worker to open the problems, and look for its answer after `pause_s`."""
+        self._opening[worker] = worker.open.remote(self.problems), time.monotonic() + pause_s
+
+    def _look(self, block: bool) -> None:
+        """Find the workers that have become ready; with `block`, wait until one is idle. Raises BackendError if none is left."""
+        began, why = time.monotonic(), "no machine has room for them"
+        patience_s = START_S if self.queue_s or not self._begun else LOST_S  # a shared worker may be busy, not lost
         while True:
-            for worker, (reference, at) in list(self._waking.items()):
+            for worker, (reference, at) in list(self._opening.items()):
                 if at > time.monotonic() or not ray.wait([reference], timeout=0)[0]:
                     continue
-                del self._waking[worker]
+                del self._opening[worker]
                 try:
                     answer = ray.get(reference)
                 except LOST as e:  # Ray is restarting it, or it died again
-                    gone = str(e).splitlines()[0]
-                    if not isinstance(e, ActorUnavailableError):
-                        self.faults.lost += 1
-                        self._failures[worker] = self._failures.get(worker, 0) + 1
-                    if self._failures.get(worker, 0) < STARTS:
-                        self._wake(worker, _PAUSE_S)
+                    why = str(e).splitlines()[0]
+                    self._deaths[worker] = self._deaths.get(worker, 0) + (not isinstance(e, ActorUnavailableError))
+                    if self._deaths[worker] < DEATHS:
+                        self._open(worker, _PAUSE_S)
                     continue
                 if error := failed(answer):
                     raise error
-                self._failures[worker] = 0
+                self._deaths[worker] = 0
                 self._idle.append(worker)
                 self._begun = True
             if not block or self._idle:
                 return
             waited_s = time.monotonic() - began
-            patience_s = START_S if self.queue_s or not self._begun else LOST_S  # a shared worker may be busy, not lost
-            if not self._waking or waited_s > patience_s:
+            if not self._opening or waited_s > patience_s:
                 raise BackendError(
-                    f"no worker of the Ray cluster is {'left' if self._begun else 'ready'} after {waited_s:.0f} s: {gone}",
+                    f"no worker of the Ray cluster is {'left' if self._begun else 'ready'} after {waited_s:.0f} s: {why}",
                     "`ray status` says what the cluster has, and what is in use",
                 )
-            ray.wait([reference for reference, _ in self._waking.values()], timeout=_LOOK_S)
-
-    def _died(self, worker: Any) -> None:
-        """A worker died; those that are idle may have died with it, as a machine does: ask them whether they are ready."""
-        self.faults.lost += 1
-        self._wake(worker, _PAUSE_S)
-        for other in self._idle:
-            if other is not worker:
-                self._wake(other, 0.0)
-        self._idle.clear()
-
-    def _again(
-        self, piece: _Piece, waiting: deque[_Piece], answers: dict[int, Measurements], devices: int, why: str
-    ) -> None:
-        """Put a piece back, in single placements; one that has had its chances counts as failed."""
-        deaths = piece.deaths + 1
-        if piece.end - piece.begin == 1 and deaths >= DEATHS:
-            answers[piece.begin] = _failed_one(devices, why)
-            return
-        self.faults.repeated += piece.end - piece.begin
-        waiting.extendleft(_Piece(i, i + 1, deaths) for i in reversed(range(piece.begin, piece.end)))
-
-    def _end_hung(
-        self,
-        busy: dict[Any, tuple[Any, _Piece, float]],
-        waiting: deque[_Piece],
-        answers: dict[int, Measurements],
-        devices: int,
-    ) -> None:
-        """End the workers that have not answered in time; Ray starts new ones in their place."""
-        if self.timeout_s is None:
-            return
-        now = time.monotonic()
-        for reference, (worker, piece, began) in list(busy.items()):
-            length = piece.end - piece.begin
-            if now - began < self.timeout_s * length + self.queue_s:
-                continue
-            del busy[reference]
-            ray.kill(worker, no_restart=False)
-            self.faults.lost += 1
-            self._wake(worker, _PAUSE_S)
-            if length == 1:
-                self.faults.hung += 1
-                answers[piece.begin] = _failed_one(devices, f"no answer within {self.timeout_s:g} s")
-            else:
-                self._again(piece, waiting, answers, devices, "")
-
-    def _drain(self, busy: dict[Any, tuple[Any, _Piece, float]]) -> None:
-        """Wait for the other workers, so that the next batch finds them free."""
-        for reference, (worker, _, _) in busy.items():
-            try:
-                ray.get(reference, timeout=self.timeout_s)
-                self._idle.append(worker)
-            except (*LOST, ray.exceptions.GetTimeoutError):
-                self._wake(worker, _PAUSE_S)
-
-
-def _answer(reference: Any) -> Any:
-    """The answer of a worker; None if its process died, UNREADY if it did before, and another one was started in its place."""
-    try:
-        answer = ray.get(reference)
-    except LOST:
-        return None
-    return UNREADY if isinstance(answer, dict) and answer.keys() == UNREADY.keys() else answer
+            ray.wait([reference for reference, _ in self._opening.values()], timeout=_LOOK_S)
 
 
 def _failed_one(devices: int, why: str) -> Measurements:
-    """The measurement of a placement that has none."""
+    """The measurement of a placement that failed."""
     none = np.array([math.nan])
     return Measurements(none, np.full((1, devices), math.nan), np.array([False]), (why,), none)

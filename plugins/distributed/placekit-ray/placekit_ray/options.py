@@ -52,9 +52,6 @@ class AsynchronousOptions(ClusterOptions):
     )
     controllers: int = Field(4, ge=1, description="processes that draw placements and compute gradients")
     workers: int = Field(4, ge=1, description="processes that evaluate placements, for each controller")
-    synchronous: bool = Field(
-        False, description="controllers wait for each other, and the mean of their gradients is applied"
-    )
 
     @field_validator("inner", mode="before")
     @classmethod

@@ -9,63 +9,62 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ray
+
 from placekit_core import Backend, BackendError, Executable, PlacekitError, Problem, Schedule, Session, installed
 from placekit_ray.wire import measurements_as, placements_from, unpacked
-
-UNREADY = {"unready": True}
-"""The answer of a process that Ray has started in place of one that died, before it was told anything."""
 
 
 class Worker:
     """Evaluates placements of some problems on one backend.
 
-    It knows nothing before it is told: an actor that Ray has restarted is a new process, and is told again.
+    Every call brings references to the problems, so that an actor that Ray has restarted, which is a new process, can open them.
     """
 
-    opened: Sequence[tuple[Problem, Session]] = ()
-    least_s = 0.0
+    def __init__(self) -> None:
+        self.opened: list[tuple[Problem, Session, float]] = []
 
-    def ready(self, about: Mapping[str, Any]) -> dict[str, Any]:
-        """Get ready: build programs, open sessions, compile; what is open already stays.
+    def open(self, problems: Sequence[Any]) -> dict[str, Any]:
+        """Build programs, open sessions and compile, for all problems that are not open. Returns what was raised, if anything.
 
-        The answer says where this process is, or what was raised.
-
-        `about` is plain data: the `backend` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`), for each the
-        `recipes` of its executable, or None, and `least_s`.
+        Each reference is to plain data: the `backend` (`{"name": ..., OPTION: ...}`), the `problem` (see `wire.packed`), the
+        `recipe` of its executable, or None, and `least_s`.
         """
         try:
-            options = {k: v for k, v in about["backend"].items() if k != "name"}
-            backend: Backend = installed().build("backend", about["backend"]["name"], options)
-            found = list(self.opened)
-            for data, recipe in list(zip(about["problems"], about["recipes"], strict=True))[len(found) :]:
-                problem = unpacked(data)
+            for reference in list(problems)[len(self.opened) :]:
+                about = ray.get(reference)
+                options = {k: v for k, v in about["backend"].items() if k != "name"}
+                backend: Backend = installed().build("backend", about["backend"]["name"], options)
+                problem, recipe = unpacked(about["problem"]), about["recipe"]
                 session = backend.open(problem, None if recipe is None else _executable(problem, recipe))
-                found.append((problem, session))
                 if backend.simulated:  # the first evaluation compiles
                     session.evaluate(problem.placement(problem.allowed.argmax(axis=1)).batch())
-            self.opened, self.least_s = found, float(about["least_s"])
+                self.opened.append((problem, session, float(about["least_s"])))
         except Exception as e:
             return raised(e)
-        return {"host": socket.gethostname(), "pid": os.getpid()}
+        return {}
 
-    def evaluate(self, number: int, placements: Mapping[str, Any]) -> dict[str, Any]:
+    def evaluate(self, problems: Sequence[Any], number: int, placements: Mapping[str, Any]) -> dict[str, Any]:
         """The measurements of placements of problem `number`, or what was raised."""
-        if number >= len(self.opened):
-            return dict(UNREADY)
+        if error := self.open(problems):
+            return error
         try:
             began = time.perf_counter()
-            m = self.opened[number][1].evaluate(placements_from(placements))
-            time.sleep(max(0.0, self.least_s * len(m) - (time.perf_counter() - began)))
+            _, session, least_s = self.opened[number]
+            m = session.evaluate(placements_from(placements))
+            time.sleep(max(0.0, least_s * len(m) - (time.perf_counter() - began)))
             return measurements_as(m)
         except Exception as e:
             return raised(e)
 
-    def schedule(self, number: int, placements: Mapping[str, Any]) -> dict[str, Any] | Schedule:
+    def schedule(
+        self, problems: Sequence[Any], number: int, placements: Mapping[str, Any]
+    ) -> dict[str, Any] | Schedule:
         """The schedule of one placement of problem `number`, or what was raised."""
-        if number >= len(self.opened):
-            return dict(UNREADY)
+        if error := self.open(problems):
+            return error
         try:
-            problem, session = self.opened[number]
+            problem, session, _ = self.opened[number]
             return session.schedule(problem.placement(*placements_from(placements).one(0)))
         except Exception as e:
             return raised(e)
@@ -85,7 +84,7 @@ def _executable(problem: Problem, recipe: Mapping[str, Any]) -> Executable | Non
 
 
 def raised(error: Exception) -> dict[str, Any]:
-    """An exception as plain data: the exception of a plugin is told as the plugin's, not as a failure of Ray."""
+    """An exception as plain data, so that it is reported as the plugin's and not as a failure of Ray."""
     message = error.message if isinstance(error, PlacekitError) else f"{type(error).__name__}: {error}"
     hint = error.hint if isinstance(error, PlacekitError) else "".join(traceback.format_tb(error.__traceback__)[-1:])
     return {"raised": message, "hint": " ".join(hint.split()), "host": socket.gethostname(), "pid": os.getpid()}

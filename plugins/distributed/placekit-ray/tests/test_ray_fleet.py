@@ -15,15 +15,16 @@ pytest.importorskip("ray")
 
 import ray
 from placekit_ray import fleet
-from placekit_ray.fleet import DEATHS, Faults, Fleet
+from placekit_ray.fleet import DEATHS, Fleet
 from placekit_ray.wire import measurements_as, placements_from
-from placekit_ray.worker import UNREADY, raised
+from placekit_ray.worker import raised
 
 from placekit_core import BackendError, PlacekitError, Placements
 
 PROBLEM = fakes.diamond()
 SESSION = fakes.FakeBackend().open(PROBLEM)
-ABOUT = object()
+PROBLEMS = [object()]
+"""Stands for references to what workers open."""
 GONE = ray.exceptions.ActorDiedError()
 AWAY = ray.exceptions.ActorUnavailableError("it is being restarted", b"0" * 16)
 
@@ -52,7 +53,9 @@ class FakeRay:
         return [r for r in references if r.at <= time.monotonic()][:1], None
 
     def get(self, reference: Reference, timeout: float | None = None) -> Any:
-        assert reference.at <= time.monotonic() + (timeout or 10.0), "nobody waits for ever"
+        if reference.at > time.monotonic() + (timeout or 10.0):
+            assert timeout, "nobody waits for ever"
+            raise ray.exceptions.GetTimeoutError
         if isinstance(reference.answer, Exception):
             raise reference.answer
         return reference.answer
@@ -65,20 +68,21 @@ class FakeRay:
 class FakeWorker:
     """Acts for each call of `evaluate` as its script says, and evaluates when the script has ended."""
 
-    def __init__(self, *script: Callable[[Mapping[str, Any]], Reference | None], ready: Sequence[Any] = ()) -> None:
-        self.script, self.readies = list(script), list(ready)
+    def __init__(self, *script: Callable[[Mapping[str, Any]], Reference | None], opens: Sequence[Any] = ()) -> None:
+        self.script, self.opens = list(script), list(opens)
         self.sizes: list[int] = []
-        self.told = 0
+        self.schedule = SimpleNamespace()
+        self.asked_to_open = 0
         self.evaluate = SimpleNamespace(remote=self._evaluate)
-        self.ready = SimpleNamespace(remote=self._ready)
+        self.open = SimpleNamespace(remote=self._open)
 
-    def _ready(self, about: object) -> Reference:
-        assert about is ABOUT
-        self.told += 1
-        return Reference(self.readies.pop(0) if self.readies else {"host": "here", "pid": 1})
+    def _open(self, problems: Sequence[object]) -> Reference:
+        assert problems == PROBLEMS
+        self.asked_to_open += 1
+        return Reference(self.opens.pop(0) if self.opens else {})
 
-    def _evaluate(self, number: int, placements: Mapping[str, Any]) -> Reference:
-        assert number == 0
+    def _evaluate(self, problems: Sequence[object], number: int, placements: Mapping[str, Any]) -> Reference:
+        assert (problems, number) == (PROBLEMS, 0)
         self.sizes.append(len(placements["device"]))
         own = self.script.pop(0)(placements) if self.script else None
         return own or Reference(measurements_as(SESSION.evaluate(placements_from(placements))))
@@ -90,10 +94,6 @@ def dies(placements: Mapping[str, Any]) -> Reference:
 
 def hangs(placements: Mapping[str, Any]) -> Reference:
     return Reference(None, NEVER)
-
-
-def restarted(placements: Mapping[str, Any]) -> Reference:
-    return Reference(dict(UNREADY))
 
 
 def slow(placements: Mapping[str, Any]) -> Reference:
@@ -113,7 +113,7 @@ def batch(size: int) -> Placements:
 
 
 def evaluated(workers: Sequence[FakeWorker], size: int, **more: Any) -> tuple[Fleet, Any]:
-    found = Fleet(workers, ABOUT, [PROBLEM.cluster.size], **more)
+    found = Fleet(workers, PROBLEMS, [PROBLEM.cluster.size], **more)
     return found, found.evaluate(0, batch(size))
 
 
@@ -133,12 +133,9 @@ def check(m: Any, size: int, failed: Sequence[int] = ()) -> None:
             assert m.error[row] is None
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("size", [1, 2, 7, 40])
+@pytest.mark.parametrize(("workers", "size"), [(1, 7), (3, 2), (3, 40)])
 def test_answers_are_in_order(fake: FakeRay, workers: int, size: int) -> None:
-    found, m = evaluated([FakeWorker(*[slow] * (i % 2)) for i in range(workers)], size)
-    check(m, size)
-    assert found.faults == Faults()
+    check(evaluated([FakeWorker(*[slow] * (i % 2)) for i in range(workers)], size)[1], size)
 
 
 def test_an_empty_batch_has_no_measurements(fake: FakeRay) -> None:
@@ -166,14 +163,10 @@ def test_a_free_worker_takes_the_next_piece(fake: FakeRay) -> None:
     assert (len(busy.sizes), len(free.sizes)) == (1, 3)
 
 
-@pytest.mark.parametrize(("how", "repeated"), [(dies, 1), (restarted, 0)])
-def test_what_a_dead_worker_had_is_evaluated_again(fake: FakeRay, how: Any, repeated: int) -> None:
-    """A process that was started in place of a dead one has evaluated nothing: that is no repetition."""
-    workers = [FakeWorker(slow, how), FakeWorker(slow)]
-    found, m = evaluated(workers, 6)
-    check(m, 6)
-    assert (found.faults.lost, found.faults.repeated, found.faults.hung) == (1, repeated, 0)
-    assert workers[0].told == 2, "the process in its place is told again"
+def test_the_piece_of_a_dead_worker_is_evaluated_again(fake: FakeRay) -> None:
+    workers = [FakeWorker(slow, dies), FakeWorker(slow)]
+    check(evaluated(workers, 6)[1], 6)
+    assert workers[0].asked_to_open == 2, "the process in its place opens the problems, too"
 
 
 def test_a_piece_is_repeated_one_by_one(fake: FakeRay) -> None:
@@ -182,7 +175,6 @@ def test_a_piece_is_repeated_one_by_one(fake: FakeRay) -> None:
     worker.script, worker.sizes = [dies], []
     check(found.evaluate(0, batch(20)), 20)
     assert worker.sizes == [20] + [1] * 20
-    assert (found.faults.lost, found.faults.repeated) == (1, 20)
 
 
 def test_a_placement_that_ends_every_process_counts_as_failed(fake: FakeRay) -> None:
@@ -191,20 +183,18 @@ def test_a_placement_that_ends_every_process_counts_as_failed(fake: FakeRay) -> 
     def picky(placements: Mapping[str, Any]) -> Reference | None:
         return Reference(GONE) if any(row.tobytes() == fatal for row in placements["device"]) else None
 
-    found, m = evaluated([FakeWorker(*[picky] * 20), FakeWorker(*[picky] * 20)], 5)
+    _, m = evaluated([FakeWorker(*[picky] * 20), FakeWorker(*[picky] * 20)], 5)
     check(m, 5, failed=[2])
     assert m.error[2] == f"{DEATHS} processes that evaluated it died"
-    assert (found.faults.lost, found.faults.repeated) == (DEATHS, DEATHS - 1)
 
 
 def test_a_hanging_evaluation_counts_as_failed(fake: FakeRay) -> None:
     worker = FakeWorker(hangs, hangs)
-    found, m = evaluated([worker], 3, timeout_s=0.05)
+    _, m = evaluated([worker], 3, timeout_s=0.05)
     check(m, 3, failed=[0, 1])
     assert m.error[0] == "no answer within 0.05 s"
-    assert (found.faults.lost, found.faults.repeated, found.faults.hung) == (2, 0, 2)
     assert fake.killed == [worker, worker]
-    assert worker.told == 3
+    assert worker.asked_to_open == 3
 
 
 def test_a_shared_worker_that_is_busy_does_not_hang(fake: FakeRay) -> None:
@@ -214,13 +204,12 @@ def test_a_shared_worker_that_is_busy_does_not_hang(fake: FakeRay) -> None:
     assert not fake.killed
 
 
-def test_a_question_that_is_not_answered(fake: FakeRay) -> None:
-    worker = FakeWorker()
-    found = Fleet([worker], ABOUT, [PROBLEM.cluster.size], timeout_s=0.02)
-    answers = [Reference(None, NEVER), Reference("here it is")]
-    assert found.ask(lambda _: answers.pop(0)) == "here it is"
+def test_a_schedule_is_made_by_another_process_if_one_dies_or_hangs(fake: FakeRay) -> None:
+    worker, answers = FakeWorker(), [Reference(None, NEVER), Reference(GONE), Reference("the schedule")]
+    worker.schedule = SimpleNamespace(remote=lambda problems, number, placements: answers.pop(0))
+    found = Fleet([worker], PROBLEMS, [PROBLEM.cluster.size], timeout_s=0.02)
+    assert found.schedule(0, batch(1)) == "the schedule"
     assert fake.killed == [worker]
-    assert found.faults.lost == 1
 
 
 def test_of_a_piece_that_hangs_only_the_placement_that_hangs_fails(fake: FakeRay) -> None:
@@ -233,7 +222,6 @@ def test_of_a_piece_that_hangs_only_the_placement_that_hangs_fails(fake: FakeRay
 
     worker.script, found.timeout_s = [stuck] * 9, 0.02
     check(found.evaluate(0, batch(8)), 8, failed=[5])
-    assert (found.faults.hung, found.faults.repeated) == (1, 8)
 
 
 def test_what_a_plugin_raises_is_reported_as_the_plugins(fake: FakeRay) -> None:
@@ -244,12 +232,11 @@ def test_what_a_plugin_raises_is_reported_as_the_plugins(fake: FakeRay) -> None:
             return Reference(raised(e))
 
     workers = [FakeWorker(raises), FakeWorker(slow)]
-    found = Fleet(workers, ABOUT, [2])
+    found = Fleet(workers, PROBLEMS, [2])
     with pytest.raises(BackendError, match=r"^the disk is full \(in process \d+ on \S+\)\n") as caught:
         found.evaluate(0, batch(2))
     assert caught.value.hint == "buy another one"
     check(found.evaluate(0, batch(6)), 6)
-    assert found.faults == Faults()
 
 
 def test_an_exception_of_no_plugin_says_where_it_was_raised() -> None:
@@ -261,29 +248,29 @@ def test_an_exception_of_no_plugin_says_where_it_was_raised() -> None:
     assert "test_ray_fleet.py" in answer["hint"]
 
 
-def test_what_is_raised_while_getting_ready_is_reported(fake: FakeRay) -> None:
-    found = Fleet([FakeWorker(ready=[raised(ValueError("no such device"))])], ABOUT, [2])
+def test_what_is_raised_while_opening_is_reported(fake: FakeRay) -> None:
+    found = Fleet([FakeWorker(opens=[raised(ValueError("no such device"))])], PROBLEMS, [2])
     with pytest.raises(BackendError, match="no such device"):
         found.evaluate(0, batch(2))
 
 
 def test_one_that_is_being_restarted_is_asked_again(fake: FakeRay) -> None:
-    worker = FakeWorker(ready=[AWAY, AWAY])
+    worker = FakeWorker(opens=[AWAY] * (DEATHS + 1))
     check(evaluated([worker], 3)[1], 3)
-    assert worker.told == 3
+    assert worker.asked_to_open == DEATHS + 2
 
 
 def test_without_any_worker_left_it_ends(fake: FakeRay) -> None:
-    gone = [GONE] * fleet.STARTS
-    workers = [FakeWorker(ready=gone), FakeWorker(dies, ready=[{}, *gone])]
-    found = Fleet(workers, ABOUT, [2])
+    gone = [GONE] * DEATHS
+    workers = [FakeWorker(opens=gone), FakeWorker(dies, opens=[{}, *gone])]
+    found = Fleet(workers, PROBLEMS, [2])
     with pytest.raises(BackendError, match="no worker of the Ray cluster is left"):
         found.evaluate(0, batch(3))
-    assert [w.told for w in workers] == [fleet.STARTS, fleet.STARTS + 1]
+    assert [w.asked_to_open for w in workers] == [DEATHS, DEATHS + 1]
 
 
 def test_it_goes_on_with_the_workers_that_are_left(fake: FakeRay) -> None:
-    check(evaluated([FakeWorker(ready=[GONE] * fleet.STARTS), FakeWorker()], 9)[1], 9)
+    check(evaluated([FakeWorker(opens=[GONE] * DEATHS), FakeWorker()], 9)[1], 9)
 
 
 def test_one_that_finds_no_room_again_is_not_waited_for_for_ever(
@@ -293,19 +280,13 @@ def test_one_that_finds_no_room_again_is_not_waited_for_for_ever(
     worker = FakeWorker()
     found, _ = evaluated([worker], 2)
     worker.script = [dies]
-    worker.ready.remote = lambda about: Reference(None, NEVER)
+    worker.open.remote = lambda problems: Reference(None, NEVER)
     with pytest.raises(BackendError, match=r"no worker of the Ray cluster is left after .* no machine has room"):
         found.evaluate(0, batch(2))
 
 
 def test_waiting_for_all_of_them(fake: FakeRay) -> None:
-    workers = [FakeWorker(), FakeWorker(ready=[AWAY]), FakeWorker(ready=[GONE] * fleet.STARTS)]
-    found = Fleet(workers, ABOUT, [2])
+    workers = [FakeWorker(), FakeWorker(opens=[AWAY]), FakeWorker(opens=[GONE] * DEATHS)]
+    found = Fleet(workers, PROBLEMS, [2])
     found.wait()
     assert sorted(map(id, found._idle)) == sorted(map(id, workers[:2]))
-
-
-def test_faults_are_added_up() -> None:
-    faults = Faults(1, 2, 3)
-    faults.add({"lost": 1, "repeated": 0, "hung": 4})
-    assert faults == Faults(2, 2, 7)

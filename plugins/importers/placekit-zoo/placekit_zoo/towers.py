@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from placekit_core import (
     PHASES,
     Graph,
     GraphBuilder,
     Importer,
-    ImporterComponent,
     ImporterError,
     Labels,
     Program,
@@ -58,8 +58,9 @@ class TowersImporter(Importer):
             raise ImporterError("importer.of names no importer", "importer.of.name=inception_v3, for example")
         registry = installed()
         entry = registry.get("importer", str(values.pop("name")))
-        if not _has_batch(entry.component):
-            having = [e.component.name for e in registry.all() if e.kind == "importer" and _has_batch(e.component)]
+        if not _has_batch(entry.component.config):
+            importers = (e.component for e in registry.all() if e.kind == "importer")
+            having = [component.name for component in importers if _has_batch(component.config)]
             raise ImporterError(
                 f"importer {entry.component.name!r} has no option `batch` that could be divided among towers",
                 f"these have: {', '.join(having)}",
@@ -73,8 +74,8 @@ class TowersImporter(Importer):
         return importer
 
 
-def _has_batch(importer: ImporterComponent) -> bool:
-    return "batch" in importer.config.model_fields
+def _has_batch(options: type[BaseModel]) -> bool:
+    return "batch" in options.model_fields
 
 
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:

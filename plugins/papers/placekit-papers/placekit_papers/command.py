@@ -112,7 +112,7 @@ def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
     for i, (name, runs) in enumerate(found.items()):
         places = by_place(runs, item.late)
         clusters = [item.cluster, item.cluster + "_tf2017"] if item.tables else [""]
-        shown = set()
+        shown: set[tuple[str, str]] = set()
         for cluster in clusters:
             methods, paper = paper_table(item.tables[i], cluster) if cluster else ([], {})
             ours = {place: places[place] for place in places if place in paper or not cluster}

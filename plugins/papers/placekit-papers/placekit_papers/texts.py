@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 from scipy import stats
@@ -81,7 +82,7 @@ def _ended_on_one_gpu(runs: str, workload: str, cluster: str, method: str, basel
     return str(sum(abs(x / one - 1) < EQUAL for x in quantities([runs], workload, cluster, method).values()))
 
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., object]] = {
     "change": _change, "times": _times, "seconds": _seconds, "mean": _mean, "hours": _hours, "family": _family,
     "correlation": _correlation, "orders": _orders, "one GPU": _ended_on_one_gpu,
     "over best": lambda policy: f"{100 * (float(np.mean(list(over_best_in_training(policy).values()))) - 1):.0f}",

@@ -78,12 +78,6 @@ class ThreeStageOptions(PolicyGradientOptions):
     near_best_from: float | None = Field(
         0.6, ge=0, le=1, description="share of a stage's budget after which episodes follow the best one; null: never"
     )
-    near_best_explore: float = Field(
-        0.05, gt=0, le=1, description="share of decisions that the networks make in these episodes"
-    )
-    near_best_explore_end: float | None = Field(
-        0.01, gt=0, le=1, description="that share at the end of the budget; null: the same"
-    )
     measured_near_best_from: float | None = Field(
         0.0, ge=0, le=1, description="`near_best_from` of stage 3, which begins with the best placement of stage 2"
     )

@@ -28,7 +28,7 @@ NEAR = 1e-9  # values that differ by less, relatively, are ties
 Floats = NDArray[np.float32]
 
 
-class Says(NamedTuple):
+class OutputArrays(NamedTuple):
     """The networks' outputs for a problem. Shapes: n operations, h hidden units."""
 
     score: Floats  # [n] of SEL
@@ -138,7 +138,7 @@ class Work(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Sums of gradients with respect to the fields of `Says`."""
+    """Sums of gradients with respect to the fields of `OutputArrays`."""
 
     score: NDArray[np.float64]
     own: Floats

@@ -25,9 +25,9 @@ from placekit_core import (
     Teaches,
 )
 from placekit_doppler import DopplerOptions, lock_step
-from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, Says
+from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, OutputArrays
 from placekit_doppler.episodes import climb_all, decided_all, run_all
-from placekit_doppler.network import Dual, Parts
+from placekit_doppler.network import Dual, NetworkOutputs
 from placekit_doppler.prepared import Prepared
 
 PACE = 100.0
@@ -63,7 +63,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         super().__init__(options, **values)
         self._ready: dict[str, Prepared] = {}
         self._threads = Threads(self.options.episode_threads, "placekit-doppler")
-        self._said: tuple[Prepared, Parts] | None = None
+        self._last_outputs: tuple[Prepared, NetworkOutputs] | None = None
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
@@ -83,7 +83,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)
         self._compile(problems[0])
-        self._said = None
+        self._last_outputs = None
 
     def _compile(self, problem: Problem) -> None:
         """Compile all loops by running an episode that is thrown away: no budget's clock runs while a policy is built."""
@@ -93,11 +93,11 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         super().apply(steps)
-        self._said = None
+        self._last_outputs = None
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         super().load_state_dict(state)
-        self._said = None
+        self._last_outputs = None
 
     def prepared(self, problem: Problem) -> Prepared:
         """The problem made ready; kept for the next time."""
@@ -154,12 +154,12 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
             with self.fixed_threads(), torch.no_grad():
                 lock_step.run(self.dual, ready, e, seed, explore, how, other, teach)
             return self._rollouts(ready, e)
-        says = self.says(ready, self._parts(ready))
+        outputs = self.output_arrays(ready, self._network_outputs(ready))
 
         def part(thread: int, first: int, last: int) -> None:
             state, work = ready.states[thread], ready.works[thread]
             run_all(
-                ready.fixed, state, ready.fresh, ready.setting, says, work, e, seed, explore, how, other, teach, first,
+                ready.fixed, state, ready.fresh, ready.setting, outputs, work, e, seed, explore, how, other, teach, first,
                 last,
             )  # fmt: skip
 
@@ -241,8 +241,8 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
     ) -> tuple[float, dict[str, NDArray[Any]]]:
         """sum(weight * log_prob), and the gradient by the compiled loops."""
         n = len(e.op)
-        parts = self._parts(ready)
-        says = self.says(ready, parts)
+        tensors = self._network_outputs(ready)
+        outputs = self.output_arrays(ready, tensors)
         bounds = np.linspace(0, n, CHUNKS + 1).astype(int)
         found = [Gradient.zeros(ready.problem.graph.n, self.options.hidden) for _ in range(CHUNKS)]
         worth = np.zeros(CHUNKS)
@@ -250,36 +250,36 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         def part(thread: int, first: int, last: int) -> None:
             for c in range(first, last):
                 worth[c] = climb_all(
-                    ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, found[c], weight,
+                    ready.fixed, ready.fresh, ready.setting, outputs, ready.works[thread], e, found[c], weight,
                     entropy_weight, bounds[c], bounds[c + 1],
                 )  # fmt: skip
 
         self._threads.spread(CHUNKS, part)
         total = Gradient(*(np.sum(np.stack(x), axis=0) for x in zip(*found, strict=True)))
-        self._said = None  # autograd has freed its graph
-        return float(worth.sum()), self._through(ready, parts, total)
+        self._last_outputs = None  # autograd has freed its graph
+        return float(worth.sum()), self._through(ready, tensors, total)
 
-    def _through(self, ready: Prepared, parts: Parts, g: Gradient) -> dict[str, NDArray[Any]]:
+    def _through(self, ready: Prepared, tensors: NetworkOutputs, g: Gradient) -> dict[str, NDArray[Any]]:
         """The gradient with respect to the parameters, from that with respect to the networks' outputs."""
         module: Any = self.module
         names, parameters = zip(*module.named_parameters(), strict=True)
         rows = ready.features.op
         given = [torch.from_numpy(np.ascontiguousarray(x[rows], np.float32)) for x in (g.score, g.own, g.sent)]
-        found = torch.autograd.grad(parts, parameters, given, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(tensors, parameters, given, allow_unused=True, materialize_grads=True)
         made = {name: x.numpy() for name, x in zip(names, found, strict=True)}
         made["plc_device.weight"] = g.device.T.astype(np.float32)
         made["plc_out.weight"] = g.out[None, :].astype(np.float32)
         made["plc_out.bias"] = g.bias.astype(np.float32)
         return made
 
-    def _parts(self, ready: Prepared) -> Parts:
+    def _network_outputs(self, ready: Prepared) -> NetworkOutputs:
         """The networks' outputs, with autograd; computed once for the same parameters."""
-        if self._said is None or self._said[0] is not ready:
+        if self._last_outputs is None or self._last_outputs[0] is not ready:
             with self.fixed_threads(), torch.enable_grad():
-                self._said = ready, self.dual(ready.inputs)
-        return self._said[1]
+                self._last_outputs = ready, self.dual(ready.inputs)
+        return self._last_outputs[1]
 
-    def says(self, ready: Prepared, parts: Parts) -> Says:
+    def output_arrays(self, ready: Prepared, tensors: NetworkOutputs) -> OutputArrays:
         """The networks' outputs, for the compiled loops."""
         n, rows, module = ready.problem.graph.n, ready.features.op, self.module
 
@@ -293,8 +293,8 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
 
         out: Any = module.plc_out
         device: Any = module.plc_device
-        score, own, sent = (spread_out(x) for x in parts)
-        return Says(score, own, sent, weights(device.weight.T), weights(out.weight[0]), weights(out.bias))
+        score, own, sent = (spread_out(x) for x in tensors)
+        return OutputArrays(score, own, sent, weights(device.weight.T), weights(out.weight[0]), weights(out.bias))
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         ready, e = self.prepared(problem), Episode(**rollouts.extra)
@@ -304,11 +304,13 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
             with self.fixed_threads(), torch.no_grad():
                 found[:, :steps] = lock_step.decided(self.dual, ready, e)[0]
             return found
-        says = self.says(ready, self._parts(ready))
+        outputs = self.output_arrays(ready, self._network_outputs(ready))
         steps_only = np.zeros((n, steps))
 
         def part(thread: int, first: int, last: int) -> None:
-            decided_all(ready.fixed, ready.fresh, ready.setting, says, ready.works[thread], e, steps_only, first, last)
+            decided_all(
+                ready.fixed, ready.fresh, ready.setting, outputs, ready.works[thread], e, steps_only, first, last
+            )
 
         self._threads.spread(n, part)
         found[:, :steps] = steps_only

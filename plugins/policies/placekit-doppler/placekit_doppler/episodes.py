@@ -50,7 +50,7 @@ def bind_rest(p: Any, s: Any, group_device: NDArray[np.int64]) -> None:
 
 @compiled
 def run(
-    p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
+    p: Any, s: Any, fresh: Any, setting: Any, outputs: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
     follow: Any, teach: bool,
 ) -> None:  # fmt: skip
     """One episode: select and place until all kernels are placed; with `teach`, labelled with the teacher's decisions."""
@@ -59,7 +59,7 @@ def run(
     w.load[:] = 0.0
     w.total[:] = 0.0
     w.alike[:] = 0
-    begin_scores(says, setting, e.weights, w)
+    begin_scores(outputs, setting, e.weights, w)
     count = begin_candidates(s.missing, w)
     step = 0
     while count:
@@ -68,11 +68,11 @@ def run(
         possible = observe(p, s, setting, w, op, features, may)
         device = given_device(setting, w, e, step, possible, explore, how, follow)
         if device < 0:
-            entropy = place_logits(says, w, op, features, may, e.weights)
+            entropy = place_logits(outputs, w, op, features, may, e.weights)
             device = drawn_device(w, e, step, possible, explore, how, entropy)
         count = settle(p, s, setting, w, e, step, count, device, teach)
         for j in range(w.total.shape[1]):
-            w.total[device, j] += says.sent[op, j]
+            w.total[device, j] += outputs.sent[op, j]
         step += 1
     bind_rest(p, s, e.group_device)
 
@@ -92,19 +92,19 @@ def _climb_sel(w: Any, g: Any, count: int, label: int, weight: float, entropy_we
 
 
 @compiled
-def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entropy_weight: float) -> float:
+def _climb_plc(outputs: Any, w: Any, e: Any, g: Any, step: int, weight: float, entropy_weight: float) -> float:
     devices, h = w.total.shape
     op, device = e.op[step], e.device[step]
     may, features = e.may[step], e.features[step]
     for j in range(h):
-        w.total[device, j] -= says.sent[op, j]
+        w.total[device, j] -= outputs.sent[op, j]
         g.sent[op, j] += w.back[device, j]
     possible = 0
     for d in range(devices):
         possible += may[d]
     if possible <= 1 or not e.drawn[step, 1]:
         return 0.0
-    entropy = place_logits(says, w, op, features, may, e.weights)
+    entropy = place_logits(outputs, w, op, features, may, e.weights)
     worth = 0.0
     for d in range(devices):
         if not may[d]:
@@ -121,7 +121,7 @@ def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entr
             x = w.hidden[d, j]
             positive = x > 0
             g.out[j] += slope * (x if positive else SLOPE * x)
-            y = slope * says.out[j] * (np.float32(1.0) if positive else SLOPE)
+            y = slope * outputs.out[j] * (np.float32(1.0) if positive else SLOPE)
             g.own[op, j] += y
             w.back[d, j] += y
             g.device[0, j] += f0 * y
@@ -138,7 +138,7 @@ def _climb_plc(says: Any, w: Any, e: Any, g: Any, step: int, weight: float, entr
 
 @compiled
 def climb(
-    p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, g: Any, weight: NDArray[np.float64],
+    p: Any, fresh: Any, setting: Any, outputs: Any, w: Any, e: Any, g: Any, weight: NDArray[np.float64],
     entropy_weight: float,
 ) -> float:  # fmt: skip
     """Add the gradient of one episode to `g`.
@@ -150,27 +150,27 @@ def climb(
     worth = 0.0
     count = begin_candidates(fresh.missing, w)
     w.total[:] = 0.0
-    begin_scores(says, setting, e.weights, w)
+    begin_scores(outputs, setting, e.weights, w)
     for step in range(steps):
         op = e.op[step]
         if e.drawn[step, 0]:
             worth += _climb_sel(w, g, count, e.label_op[step], weight[step], entropy_weight)
         count = after_placing(p, w, op, count)
         for j in range(w.total.shape[1]):
-            w.total[e.device[step], j] += says.sent[op, j]
+            w.total[e.device[step], j] += outputs.sent[op, j]
     if setting.learned_plc:
         w.back[:] = 0.0
         for step in range(steps - 1, -1, -1):
-            worth += _climb_plc(says, w, e, g, step, weight[step], entropy_weight)
+            worth += _climb_plc(outputs, w, e, g, step, weight[step], entropy_weight)
     return worth
 
 
 @compiled
-def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_prob: NDArray[np.float64]) -> None:
+def decided(p: Any, fresh: Any, setting: Any, outputs: Any, w: Any, e: Any, log_prob: NDArray[np.float64]) -> None:
     """Fill [T] log-probabilities of an episode's decisions by the networks' present outputs."""
     count = begin_candidates(fresh.missing, w)
     w.total[:] = 0.0
-    begin_scores(says, setting, e.weights, w)
+    begin_scores(outputs, setting, e.weights, w)
     for step in range(e.op.shape[0]):
         op, device = e.op[step], e.device[step]
         log_prob[step] = 0.0
@@ -182,38 +182,46 @@ def decided(p: Any, fresh: Any, setting: Any, says: Any, w: Any, e: Any, log_pro
         for d in range(w.total.shape[0]):
             possible += e.may[step, d]
         if e.drawn[step, 1] and possible > 1:
-            place_logits(says, w, op, e.features[step], e.may[step], e.weights)
+            place_logits(outputs, w, op, e.features[step], e.may[step], e.weights)
             log_prob[step] += w.logit[device]
         for j in range(w.total.shape[1]):
-            w.total[device, j] += says.sent[op, j]
+            w.total[device, j] += outputs.sent[op, j]
 
 
 @compiled
 def run_all(
-    p: Any, s: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, seed: NDArray[np.uint64], explore: float,
+    p: Any, s: Any, fresh: Any, setting: Any, outputs: Any, w: Any, all_: Any, seed: NDArray[np.uint64], explore: float,
     how: int, follow: Any, teach: bool, first: int, last: int,
 ) -> None:  # fmt: skip
     """`run` for episodes `first` to `last` of `all_`, whose arrays have a leading dimension of episodes."""
     for i in range(first, last):
-        run(p, s, fresh, setting, says, w, row(all_, i), seed[i], explore, how, follow, teach)
+        run(p, s, fresh, setting, outputs, w, row(all_, i), seed[i], explore, how, follow, teach)
 
 
 @compiled
 def climb_all(
-    p: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, g: Any, weight: NDArray[np.float64],
+    p: Any, fresh: Any, setting: Any, outputs: Any, w: Any, all_: Any, g: Any, weight: NDArray[np.float64],
     entropy_weight: float, first: int, last: int,
 ) -> float:  # fmt: skip
     """`climb` for episodes `first` to `last`, all added to `g`."""
     worth = 0.0
     for i in range(first, last):
-        worth += climb(p, fresh, setting, says, w, row(all_, i), g, weight[i], entropy_weight)
+        worth += climb(p, fresh, setting, outputs, w, row(all_, i), g, weight[i], entropy_weight)
     return worth
 
 
 @compiled
 def decided_all(
-    p: Any, fresh: Any, setting: Any, says: Any, w: Any, all_: Any, log_prob: NDArray[np.float64], first: int, last: int
+    p: Any,
+    fresh: Any,
+    setting: Any,
+    outputs: Any,
+    w: Any,
+    all_: Any,
+    log_prob: NDArray[np.float64],
+    first: int,
+    last: int,
 ) -> None:
     """`decided` for episodes `first` to `last`."""
     for i in range(first, last):
-        decided(p, fresh, setting, says, w, row(all_, i), log_prob[i])
+        decided(p, fresh, setting, outputs, w, row(all_, i), log_prob[i])

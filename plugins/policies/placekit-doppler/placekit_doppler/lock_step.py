@@ -19,7 +19,7 @@ from torch import Tensor
 
 from placekit_doppler.arrays import FEATURES, Episode, Follow, Work
 from placekit_doppler.episodes import bind_rest, row
-from placekit_doppler.network import Dual, Parts
+from placekit_doppler.network import Dual, NetworkOutputs
 from placekit_doppler.prepared import Prepared
 from placekit_doppler.steps import (
     begin_candidates,
@@ -103,13 +103,13 @@ class _Said:
         self.added = weights[:, FEATURES:] @ ready.inputs.static.T
         self.placed = np.zeros((n, ready.steps), np.bool_)
         if not module.dynamic:
-            self.parts: Parts = module(ready.inputs)
+            self.tensors: NetworkOutputs = module(ready.inputs)
 
     def observe(self) -> None:
         """Take in the new states of the list schedulers."""
         self.placed = self.states.missing[:, self.ready.features.op] < 0
         if self.module.dynamic:
-            self.parts = self.module(self.ready.inputs, self.dynamic())
+            self.tensors = self.module(self.ready.inputs, self.dynamic())
 
     def dynamic(self) -> Tensor:
         """[n, k, DYNAMIC] of each operation: 1 if placed, its start and finish over the makespan so far; otherwise 0."""
@@ -121,16 +121,16 @@ class _Said:
 
     def scores(self) -> Tensor:
         """[n, k] of SEL."""
-        return self.parts.score + self.added
+        return self.tensors.score + self.added
 
     def devices(self, op: NDArray[np.int64], features: NDArray[np.float32]) -> Tensor:
         """[n, D] logits of PLC, for one operation of each episode and [n, D, FEATURES]."""
         seen = torch.from_numpy(features)
         at = np.where(self.placed, self.states.group_device[:, self.group], -1)
         on = torch.from_numpy((at[:, None, :] == np.arange(seen.shape[1])[:, None]).astype(np.float32))
-        number, own = torch.from_numpy(self.number[op]), self.parts.own
+        number, own = torch.from_numpy(self.number[op]), self.tensors.own
         chosen = own[number] if own.dim() == 2 else own[torch.arange(len(number)), number]
-        return self.module.place_logits(chosen, on @ self.parts.sent, seen) + (seen @ self.linear).squeeze(2)
+        return self.module.place_logits(chosen, on @ self.tensors.sent, seen) + (seen @ self.linear).squeeze(2)
 
 
 def run(

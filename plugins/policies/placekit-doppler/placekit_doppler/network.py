@@ -35,8 +35,8 @@ DYNAMIC = 3
 """Further features, if messages are passed anew for every decision: placed or not, start and finish over the makespan."""
 
 
-class Parts(NamedTuple):
-    """The networks' outputs for k operations, see `arrays.Says`; where states are given, episodes are the first dimension."""
+class NetworkOutputs(NamedTuple):
+    """The networks' outputs for k operations, see `arrays.OutputArrays`; given states, episodes are the first dimension."""
 
     score: Tensor  # [k]
     own: Tensor  # [k, h]
@@ -116,13 +116,13 @@ class Dual(nn.Module):
             self.weights_mean = nn.Parameter(torch.zeros(WEIGHTS))
             self.weights_log_std = nn.Parameter(torch.zeros(WEIGHTS))
 
-    def forward(self, x: Inputs, state: Tensor | None = None) -> Parts:
+    def forward(self, x: Inputs, state: Tensor | None = None) -> NetworkOutputs:
         """`state`: [n, k, DYNAMIC] of n episodes, if `dynamic`."""
         z, h = self.sel(x, state)
         seen = torch.cat([h, _along(x.to_exit, h), _along(x.to_entry, h), z], dim=-1)
         score = self.sel_out(_active(self.sel_hidden(seen))).squeeze(-1)
         z, h = self.plc(x, state)
-        return Parts(score, self.plc_own(torch.cat([z, h], dim=-1)), self.plc_sent(h))
+        return NetworkOutputs(score, self.plc_own(torch.cat([z, h], dim=-1)), self.plc_sent(h))
 
     def place_logits(self, own: Tensor, total: Tensor, device: Tensor) -> Tensor:
         """[..., D] logits from [..., h] own, [..., D, h] sums of what was sent, and [..., D, FEATURES]."""

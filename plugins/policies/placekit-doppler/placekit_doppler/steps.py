@@ -27,10 +27,10 @@ def uniform(random: NDArray[np.uint64]) -> float:
 
 
 @compiled
-def begin_scores(says: Any, setting: Any, weights: Floats, w: Any) -> None:
+def begin_scores(outputs: Any, setting: Any, weights: Floats, w: Any) -> None:
     """Fill `w.score`."""
     for v in range(w.score.shape[0]):
-        value = says.score[v]
+        value = outputs.score[v]
         for f in range(setting.static.shape[1]):
             value += weights[FEATURES + f] * setting.static[v, f]
         w.score[v] = value
@@ -257,7 +257,7 @@ def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may
 
 
 @compiled
-def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any, weights: Floats) -> Any:
+def place_logits(outputs: Any, w: Any, op: int, features: Floats, may: Any, weights: Floats) -> Any:
     """Fill `w.hidden` and `w.logit` of allowed devices, the latter with log-probabilities. Returns the entropy."""
     devices, h = w.total.shape
     most = -np.inf
@@ -265,18 +265,18 @@ def place_logits(says: Any, w: Any, op: int, features: Floats, may: Any, weights
         w.logit[d] = -np.inf
         if not may[d]:
             continue
-        value = says.bias[0]
+        value = outputs.bias[0]
         f0, f1, f2 = features[d, 0], features[d, 1], features[d, 2]
         f3, f4, f5 = features[d, 3], features[d, 4], features[d, 5]
         f6, f7, f8 = features[d, 6], features[d, 7], features[d, 8]
         for j in range(h):
             x = (
-                says.own[op, j] + w.total[d, j] + f0 * says.device[0, j] + f1 * says.device[1, j]
-                + f2 * says.device[2, j] + f3 * says.device[3, j] + f4 * says.device[4, j] + f5 * says.device[5, j]
-                + f6 * says.device[6, j] + f7 * says.device[7, j] + f8 * says.device[8, j]
+                outputs.own[op, j] + w.total[d, j] + f0 * outputs.device[0, j] + f1 * outputs.device[1, j]
+                + f2 * outputs.device[2, j] + f3 * outputs.device[3, j] + f4 * outputs.device[4, j] + f5 * outputs.device[5, j]
+                + f6 * outputs.device[6, j] + f7 * outputs.device[7, j] + f8 * outputs.device[8, j]
             )  # fmt: skip
             w.hidden[d, j] = x
-            value += says.out[j] * (x if x > 0 else SLOPE * x)
+            value += outputs.out[j] * (x if x > 0 else SLOPE * x)
         for f in range(FEATURES):
             value += weights[f] * features[d, f]
         w.logit[d] = value

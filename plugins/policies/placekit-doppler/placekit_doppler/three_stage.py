@@ -36,6 +36,8 @@ from placekit_doppler import ThreeStageOptions
 
 SHARE = 0.5
 """Largest share of a budget in seconds that stage I takes, where the budget is not paused for it."""
+NEAR_BEST = 0.05, 0.01
+"""Share of decisions that the networks make in episodes near the best placement, at first and at the end of the budget."""
 
 
 class ThreeStage(PolicyGradient):
@@ -156,7 +158,7 @@ class ThreeStage(PolicyGradient):
         if not self.learns or best is None or since is None or progress < since:
             return super().draw(policy, task, rng, explore)
         so_far = (progress - since) / max(1 - since, 1e-9)
-        drawn = between(o.near_best_explore, o.near_best_explore_end, so_far)
+        drawn = between(*NEAR_BEST, so_far)
         assert isinstance(policy, ExploresNear)
         return policy.rollout_near(task.problem, best.placement, o.samples, rng, drawn)
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from placekit_doppler.arrays import FEATURES
 from placekit_doppler.features import Features, standardised
-from placekit_doppler.network import Dual, Inputs, MessagePassing, Parts
+from placekit_doppler.network import Dual, Inputs, MessagePassing, NetworkOutputs
 from placekit_scheduling import ListScheduler, op_cost
 from torch import Tensor
 
@@ -37,14 +37,14 @@ def episode(
     decisions: Sequence[tuple[int, int]] | None = None,
     generator: torch.Generator | None = None,
     device: str = "cpu",
-    parts: Parts | None = None,
+    parts: NetworkOutputs | None = None,
     weights: NDArray[np.float32] | None = None,
     shown: int = FEATURES,
 ) -> Replayed:
     """An episode by the networks: the (operation, device) pairs of `decisions`, or drawn by the networks' probabilities.
 
-    `parts` is what the networks say, if that is known; `weights` are the linear weights of the episode; of the features of
-    devices the first `shown` are not 0.
+    `parts` are the outputs of the networks, if they are known; `weights` are the linear weights of the episode; the first
+    `shown` features of devices are not 0.
     """
     features = Features.of(problem)
     parts = module(Inputs.of(features, device)) if parts is None else parts

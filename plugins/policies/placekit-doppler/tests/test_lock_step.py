@@ -154,7 +154,7 @@ def test_embeddings_change_within_an_episode(monkeypatch: pytest.MonkeyPatch) ->
 
     def recorded(self: Any) -> None:
         usual(self)
-        sent.append(self.parts.sent.clone())
+        sent.append(self.tensors.sent.clone())
 
     per_step, per_episode = built(problem, message_passing="per_step"), built(problem, InLockStep)
     monkeypatch.setattr(lock_step._Said, "observe", recorded)

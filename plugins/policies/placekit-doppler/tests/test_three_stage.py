@@ -222,8 +222,8 @@ def test_the_end_of_a_stage_is_near_its_best_placement(monkeypatch: pytest.Monke
         return usual(self, problem, placement, n, rng, explore)
 
     monkeypatch.setattr(Doppler, "rollout_near", counted)
-    stages(fakes.unequal(12), 80, near_best_from=0.5, near_best_explore=0.3, near_best_explore_end=None)
-    assert near == [0.3] * 6, "of ten updates, and one that finds no budget left"
+    stages(fakes.unequal(12), 80, near_best_from=0.5)
+    np.testing.assert_allclose(near, np.linspace(0.05, 0.01, 6), err_msg="six of ten updates, one finds no budget left")
     near.clear()
     stages(fakes.unequal(12), 80, near_best_from=None)
     stages(fakes.unequal(12), 80, stages=[1])

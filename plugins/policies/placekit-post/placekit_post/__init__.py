@@ -35,8 +35,6 @@ class PostOptions(Options):
     )
     learning_rate: float = Field(1.0, gt=0, description="step size of gradient ascent")
     steps: int = Field(10, ge=1, description="gradient ascent steps of a PPO update")
-    beta: float = Field(1.0, gt=0, description="initial coefficient of PPO's KL penalty")
-    target_kl: float = Field(0.03, gt=0, description="KL divergence per group that the coefficient adapts to, nats")
     reward_scale: float | None = Field(
         None,
         gt=0,

@@ -23,6 +23,8 @@ from placekit_post import PostOptions, distribution as dist
 
 FAILING = 2.0
 """Initial means that a placement that does not fit counts as, unless one that fits is slower; see `Learner._failing_s`."""
+FIRST_BETA, TARGET_KL = 1.0, 0.03
+"""First coefficient of PPO's KL penalty, and the KL divergence per group, in nats, that the coefficient adapts to."""
 LEAST_BETA = 1e-3
 STABLE_BETA = 2.0
 """Largest beta times learning rate; above it, ascent on the KL term (curvature up to beta / 2) overshoots its optimum."""
@@ -95,7 +97,7 @@ class Learner:
 
     def _begin(self, evaluate: Evaluator) -> None:
         self.evaluate = evaluate
-        self.beta, self.scale = self.options.beta, 0.0
+        self.beta, self.scale = FIRST_BETA, 0.0
         self.count, self.fits, self.total_s, self.slowest_s = 0, 0, 0.0, 0.0
         self.device = np.empty((0, self.problem.g), np.int16)
         self.value_s, self.excess = np.empty(0), np.empty(0)
@@ -146,7 +148,7 @@ class Learner:
         self.evaluate.log(
             kl=kl, entropy=float(dist.entropy(old).mean()), loss=-dist.surrogate(self.u, old, weight, self.beta)
         )
-        beta = dist.adapted(self.beta, kl, o.target_kl)
+        beta = dist.adapted(self.beta, kl, TARGET_KL)
         self.beta = min(max(beta, LEAST_BETA), STABLE_BETA / o.learning_rate)
 
     def advantages(self, measured: Measurements) -> NDArray[np.float64]:

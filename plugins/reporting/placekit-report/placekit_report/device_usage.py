@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ class DeviceUsage:
 def device_usage(problem: Problem, schedule: Schedule) -> DeviceUsage:
     """Measure the use of each device in a schedule. A pipeline's tasks and messages count, else operations and transfers."""
     size, spans = problem.cluster.size, schedule.spans
+    bytes_: NDArray[Any]
     if spans is not None:
         task = spans.is_task
         device, start, end = spans.device[task], spans.start_s[task], spans.end_s[task]
