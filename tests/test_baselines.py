@@ -18,6 +18,7 @@ from placekit_testing.small import chain, machine
 from placekit_core import (
     Cluster,
     ConfigError,
+    Interrupted,
     Measurements,
     NothingFits,
     Options,
@@ -182,7 +183,7 @@ def test_a_wrong_name_fails_before_anything_runs(
         (None, []),
         (ZeroDivisionError("by\nzero"), ["baseline 'own' failed: ZeroDivisionError: by zero"]),
         (SystemExit(3), ["baseline 'own' failed: SystemExit: 3"]),
-        (KeyboardInterrupt(), []),
+        (BaseException("ends"), ["baseline 'own' failed: BaseException: ends"]),
     ],
 )
 def test_a_plugin_declares_a_baseline_and_its_failure_costs_nothing(
@@ -197,15 +198,11 @@ def test_a_plugin_declares_a_baseline_and_its_failure_costs_nothing(
 
 
 @pytest.mark.usefixtures("registry")
-def test_the_placement_is_written_before_baselines_run(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A baseline that ends the process of a backend that measures must not cost what was found."""
-    monkeypatch.setattr(Refusing, "error", BaseException("the process ends"))
-    with pytest.raises(BaseException, match="the process ends"):
-        place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "run")
-    assert (tmp_path / "run" / "placement.json").is_file()
-    assert not (tmp_path / "run" / "result.json").exists()
+def test_ctrl_c_in_a_baseline_ends_the_run_with_its_result(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Refusing, "error", KeyboardInterrupt())
+    with pytest.raises(Interrupted) as caught:
+        place(problem.graph, cluster=problem.cluster, policy="heft")
+    assert caught.value.result.summary.status == "finished"
 
 
 def test_what_cannot_be_measured_is_not_said_to_be_too_large(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,12 +129,6 @@ def test_a_mismatch_is_an_error(name: str, content: str, said: str, placekit: Ca
         place(name, run_dir=None)
 
 
-def test_a_file_of_python_code(placekit: Callable) -> None:
-    Path("mymodel.py").write_text("def make(): ...\n")
-    hint = "a model in Python: importer=torch importer.module=mymodel:FUNCTION\n"
-    assert placekit("run", "mymodel.py").err.endswith(hint)
-
-
 @pytest.mark.parametrize("other", ["workload=mlp", "importer=rnnlm"])
 def test_a_file_and_another_program(other: str, placekit: Callable) -> None:
     for command in (("run", "-m"), ("graph", "show")):

@@ -183,7 +183,7 @@ class Own(FakeBackend):
 
 
 def test_a_backend_object_is_refused(registry: Registry, problem: Problem) -> None:
-    with pytest.raises(ConfigError, match="parallel=wrapping: no other process can build the backend") as caught:
+    with pytest.raises(ConfigError, match="parallel=wrapping: another process cannot build the backend") as caught:
         placed(problem, backend=Own(), parallel="wrapping")
     assert "give the name of an installed backend" in caught.value.hint
     assert Wrapping.built == []

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -56,7 +57,9 @@ def compose_all(argv: list[str], registry: Registry) -> DictConfig:
     with opened(argv, registry) as overrides:
         multirun = is_multirun(argv) or bool(swept_by_experiment(argv, registry))
         shared = [o for o in overrides if not (multirun and parse([o])[0].is_sweep_override())]
-        config = hydra.compose("config", overrides=shared, return_hydra_config=True)
+        with warnings.catch_warnings():  # a preset with the name of a component is reported by check_choices
+            warnings.filterwarnings("ignore", r"\s*'.*' is validated against ConfigStore schema")
+            config = hydra.compose("config", overrides=shared, return_hydra_config=True)
         registry.check_choices(config.hydra.runtime.choices)
         return config
 

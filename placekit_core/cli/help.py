@@ -73,7 +73,7 @@ def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
         short = {key.removeprefix(f"{group}."): text for key, text in _options(f"{group}.", component.config)}
         known = component.shorthand if isinstance(component, ImporterComponent) else ()
         own = {key if key.partition("=")[0] in known else f"{group}.{key}": t for key, t in short.items()}
-        yield from (f"  {line}" for line in _rows(own))
+        yield from _rows(own, "    ")
         if trainer := registry.own_trainer(name) if group == "policy" else "":
             yield wrapped(f"its own trainer: {trainer} (trainer={trainer} --help)", " " * 6, "    ")
         if component.paper:
@@ -131,12 +131,13 @@ def _options(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, str]]:
         yield f"{prefix}{key}={text}", "; ".join(filter(None, [field.description, allowed]))
 
 
-def _rows(rows: Mapping[str, str]) -> list[str]:
+def _rows(rows: Mapping[str, str], indent: str = "  ") -> list[str]:
     """Names and meanings beside each other where they fit; else the meaning below, indented."""
     lines: list[str] = []
     for first, text in rows.items():
-        if len(first) <= 44 and len(text) <= columns() - 48:
-            lines.append(f"  {first:46}{text}".rstrip())
+        if len(first) <= 44 and len(text) <= columns() - 46 - len(indent):
+            lines.append(f"{indent}{first:46}{text}".rstrip())
         else:
-            lines += [wrapped(first, " " * 8, "  "), *([wrapped(text, " " * 6, " " * 6)] if text else [])]
+            below = indent + " " * 4
+            lines += [wrapped(first, below + "  ", indent), *([wrapped(text, below, below)] if text else [])]
     return lines

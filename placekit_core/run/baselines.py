@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placekit_core.contracts.errors import BackendError, ConfigError, NotApplicable
+from placekit_core.contracts.errors import ConfigError, NotApplicable
 from placekit_core.contracts.hookspecs import PolicyComponent
 from placekit_core.contracts.interfaces import LearnablePolicy
 from placekit_core.contracts.ledger import Ledger
@@ -90,9 +90,9 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
 
 
 def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> list[Baseline]:
-    """One baseline, or none if its policy is for other programs or machines and nobody asked for it.
+    """One baseline, or none, with a note, if its policy does not apply or its placement has no value.
 
-    Raises what its policy or the backend raises, BackendError if it could not be measured.
+    Raises what its policy or the backend raises.
     """
     backend, problem = assembly.backend, search.problem
     evaluate = BudgetedEvaluator(
@@ -103,13 +103,14 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> list[Ba
     policy, name = entry.build(entry.options({})), entry.component.name
     try:
         place_one(policy, task, Streams(assembly.config.seed)(f"baseline/{name}"), None, None)
-    except NotApplicable:
-        if assembly.config.baselines is None:
-            return []
-        raise
+    except NotApplicable as e:
+        if assembly.config.baselines is not None:  # the user asked for it
+            search.evaluate.note(f"baseline {name!r} does not apply: {e.message}")
+        return []
     best = evaluate.best
-    if best is None and evaluate.last_error:  # nobody knows whether it fits
-        raise BackendError(evaluate.last_error)
+    if best is None and evaluate.last_error:  # whether it fits is unknown
+        search.evaluate.note(f"baseline {name!r} has no value: {evaluate.last_error}")
+        return []
     if best is None:
         return [Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))]
     peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))

@@ -39,7 +39,7 @@ class Observer:
     def progress(self, text: str, share: float | None) -> None:
         """A component reports how far it is; see `report_progress`."""
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str = "s") -> None:
         """A batch was evaluated."""
 
 

@@ -59,7 +59,7 @@ class Progress(Observer):
             else:
                 print(lines, file=sys.stderr, flush=True)
 
-    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
+    def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str = "s") -> None:
         """Move the bar."""
         count = int(row["evaluations"])
         self.progress(f"{count:,} evaluations, best {format_value(row['best_s'], unit)}", ledger.progress)
