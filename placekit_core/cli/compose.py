@@ -155,7 +155,9 @@ def register(registry: Registry) -> None:
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for kind, name in (*registry.entries, *BUILT_IN):
-        node = OmegaConf.create({"name": name, "path": "???"} if name == "file" else {"name": name})
+        node = OmegaConf.create(
+            {"name": name, "path": "???"} if (kind, name) == ("cluster", "file") else {"name": name}
+        )
         OmegaConf.set_struct(node, False)  # `assemble` refuses unknown options, with the known ones in its error
         store.store(group=kind, name=name, node=node, provider="placekit")
 

@@ -109,8 +109,8 @@ def test_catches_more(
 def test_of_an_objective_that_is_no_makespan_less_is_checked(tmp_path: Path) -> None:
     backend = type("MaxLoad", (Right,), {"objective": "max_load"})
     assert skipped(BackendContract, backend, tmp_path) == {
-        "without_an_executable", "other_processes_give_the_same", "peaks_hold_the_largest_output",
-        "idle_device_changes_nothing", "operations_take_their_seconds", "transfers_take_their_seconds",
+        "check_without_an_executable", "check_other_processes_give_the_same", "check_peaks_hold_the_largest_output",
+        "check_idle_device_changes_nothing", "check_operations_take_their_seconds", "check_transfers_take_their_seconds",
     }  # fmt: skip
 
 
