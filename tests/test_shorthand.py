@@ -9,7 +9,16 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
-from placekit_core import Component, ConfigError, GraphError, ImporterError, Options, Registry, installed, load_programs
+from placekit_core import (
+    ConfigError,
+    GraphError,
+    ImporterComponent,
+    ImporterError,
+    Options,
+    Registry,
+    installed,
+    load_programs,
+)
 from placekit_core.cli.arguments import normalise
 from placekit_core.cli.help import help_text
 from placekit_core.run import api
@@ -25,7 +34,7 @@ class NetOptions(Options):
     size: int = 1
 
 
-NET = Component("net", "a net by name", NetOptions, "nowhere:Net", shorthand=("net", "way"))
+NET = ImporterComponent("net", "a net by name", NetOptions, "nowhere:Net", shorthand=("net", "way"))
 
 
 @pytest.fixture

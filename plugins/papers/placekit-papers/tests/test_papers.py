@@ -19,7 +19,7 @@ from placekit_papers.statistics import change_text, judge, mean_text
 from placekit_papers.texts import fill
 
 from placekit_core import ConfigError, RunError, installed
-from placekit_core.cli.compose import jobs, overrides
+from placekit_core.cli.compose import compose_all, jobs
 
 Command = Callable[..., object]
 RESEARCH = Path(__file__).resolve().parents[4] / "docs" / "research"
@@ -158,7 +158,7 @@ def test_items_are_complete(name: str) -> None:
         for experiment in item.experiments:
             names = [word.partition("=")[2] for word in experiment.options if word.startswith("experiment=")]
             used |= set(names)
-            assert overrides(experiment.options, installed()), key
+            assert compose_all([*experiment.options], installed()), key
         if item.study:
             study = importlib.import_module(item.study)
             assert study.show()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from placekit_placeto.arrays import Groups, Rules
-from placekit_placeto.per_device import Seen, _drawn
+from placekit_placeto.per_device import Seen, draw_devices
 from placekit_placeto.placeto import Placeto, _again
 from placekit_placeto.prepared import as_matrix, groups_of
 from placekit_placeto.state import NUMBERS, SETS, TIMES, State, View, look, place, view_of
@@ -39,7 +39,7 @@ def shaken(problem: Problem, **options: object) -> Placeto:
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_what_is_drawn_step_by_step_is_judged_at_once(problem: str, network: str) -> None:
+def test_what_isdraw_devices_step_by_step_is_judged_at_once(problem: str, network: str) -> None:
     found = PROBLEMS[problem]()
     policy = shaken(found, **NETWORKS[network])
     r = policy.rollout(found, 3, np.random.default_rng(2), 1.0)
@@ -214,5 +214,5 @@ def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPat
 def test_draws_follow_the_probabilities() -> None:
     with np.errstate(divide="ignore"):
         log_p = np.log(np.array([[0.2, 0.0, 0.8, 0.0]], np.float32))
-    drawn = [int(_drawn(log_p, np.array([u]))[0]) for u in (0.0, 0.19, 0.21, 0.999, 1.0)]
+    drawn = [int(draw_devices(log_p, np.array([u]))[0]) for u in (0.0, 0.19, 0.21, 0.999, 1.0)]
     assert drawn == [0, 0, 2, 2, 2]
