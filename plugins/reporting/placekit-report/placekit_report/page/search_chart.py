@@ -42,8 +42,8 @@ def search_chart(searches: Sequence[Any], bound: float | None, unit: str) -> Mar
     if bound:
         parts.append(tag("line", x1=LEFT, x2=WIDTH, y1=y(bound), y2=y(bound), class_="bound"))
         parts.append(tag("text", "proven bound", x=WIDTH - 4, y=float(y(bound)) - 6, class_="end"))
-    label = "The best value against the number of evaluations"
-    svg = tag("svg", parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", class_="chart", role="img", aria_label=label)
+    about = "The best value against the number of evaluations"
+    svg = tag("svg", parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", class_="chart", role="img", aria_label=about)
     names = [tag("span", tag("i", class_=f"d c{i % 9}"), s["label"]) for i, s in enumerate(searches)]
     return tag("div", svg, tag("p", names, class_="legend"))
 
