@@ -1,0 +1,65 @@
+"""Rooms have budgets: lines of .py and .js, tests apart. One that shrinks lowers its ceiling; one that grows says why."""
+
+from __future__ import annotations
+
+from tests.repo import ROOT, tracked
+
+CEILINGS = {
+    "placekit_core/contracts": 4_070,  # target 2,900
+    "placekit_core/run": 3_700,  # target 2,000
+    "placekit_core/cli": 1_390,  # target 1,100
+    "benchmarks": 3_300,  # target 3,000
+    "plugins/backends/placekit-cuda": 2_670,  # target 2,600
+    "plugins/backends/placekit-pipeline": 3_540,  # target 3,000
+    "plugins/backends/placekit-sim": 1_500,
+    "plugins/commands/placekit-doctor": 640,  # target 500
+    "plugins/commands/placekit-inspect": 2_450,  # target 1,800
+    "plugins/development/placekit-testing": 5_700,  # target 3,800
+    "plugins/distributed/placekit-ray": 1_670,  # target 1,500
+    "plugins/groupers/placekit-grouping": 1_100,
+    "plugins/importers/placekit-einsum": 1_260,  # target 1,250
+    "plugins/importers/placekit-formats": 2_000,
+    "plugins/importers/placekit-models": 1_400,
+    "plugins/importers/placekit-onnx": 1_400,
+    "plugins/importers/placekit-torch": 5_920,  # target 5,000
+    "plugins/importers/placekit-zoo": 2_780,  # target 2,600
+    "plugins/libraries/placekit-layers": 1_100,
+    "plugins/libraries/placekit-partitioning": 430,
+    "plugins/libraries/placekit-scheduling": 4_590,  # target 3,350
+    "plugins/papers/placekit-papers": 2_000,
+    "plugins/policies/placekit-doppler": 1_980,  # target 1,700
+    "plugins/policies/placekit-gdp": 500,
+    "plugins/policies/placekit-heuristics": 1_660,  # target 1,600
+    "plugins/policies/placekit-metis": 130,
+    "plugins/policies/placekit-placeto": 1_170,  # target 1,100
+    "plugins/policies/placekit-post": 370,  # target 355
+    "plugins/policies/placekit-scotch": 230,
+    "plugins/policies/placekit-search": 3_150,  # target 2,800
+    "plugins/policies/placekit-seq2seq": 760,  # target 700
+    "plugins/reporting/placekit-report": 4_120,  # target 3,900
+    "plugins/reporting/placekit-tensorboard": 120,
+    "plugins/runtimes/placekit-runtimes": 3_600,  # target 3,300
+    "plugins/trainers/placekit-learn": 1_000,
+}
+"""A room over its target has its present size, so that it only shrinks."""
+
+
+def lines_of(room: str) -> int:
+    """Lines of the code in a folder, without tests and packages of others."""
+    found = 0
+    for path in tracked():
+        parts = path.relative_to(ROOT).parts
+        if path.is_relative_to(ROOT / room) and path.suffix in (".py", ".js") and "tests" not in parts:
+            found += len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def test_rooms_stay_within_their_ceilings() -> None:
+    over = {room: lines for room, ceiling in CEILINGS.items() if (lines := lines_of(room)) > ceiling}
+    assert over == {}, "a room grew: remove what nobody needs, or raise its ceiling and say why in the same commit"
+
+
+def test_every_room_has_a_ceiling() -> None:
+    rooms = {f"placekit_core/{name}" for name in ("contracts", "run", "cli")} | {"benchmarks"}
+    rooms |= {p.parent.relative_to(ROOT).as_posix() for p in ROOT.glob("plugins/*/*/pyproject.toml")}
+    assert {*CEILINGS} == rooms - {"plugins/bundles/placekit"}
