@@ -291,6 +291,7 @@ RUNS = {
     "qwen3-8b decode": "model=hf:Qwen/Qwen3-8B mode=decode policy=etf",
 }
 """Runs whose results are golden."""
+LEARNED = {name for name in RUNS if name.endswith(", chainmm_small")}
 
 
 def result(line: str) -> dict[str, Any]:
@@ -315,7 +316,7 @@ def result(line: str) -> dict[str, Any]:
         "peak_bytes": found["peak_bytes"],
         "placement": hashlib.sha256(placed.encode()).hexdigest()[:16],
         "graph": program["fingerprints"]["graph"] if "fingerprints" in program else program["graph_fingerprint"],
-        "processor": {k: found["facts"].get(k) for k in ("torch_cpu", "numba_cpu", "torch_threads")},
+        "processor": {k: found["facts"].get(k) for k in ("torch_cpu", "numba_cpu")},
     }
 
 
@@ -347,8 +348,9 @@ def test_calls_keep_their_meaning(name: str, default: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_results_are_the_same_to_the_last_bit(name: str) -> None:
     expected, found = _golden("results")[name], result(RUNS[name])
-    if expected["processor"] != found["processor"]:
-        pytest.skip(f"recorded with {expected['processor']}: learning repeats on the same vector instructions only")
+    recorded, here = expected.pop("processor"), found.pop("processor")
+    if found != expected and recorded != here and name in LEARNED:
+        pytest.skip(f"recorded with {recorded}: learning repeats on the same vector instructions only")
     assert found == expected
 
 

@@ -160,8 +160,9 @@ def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None
 def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = placekit_core.run.pipeline.run
 
-    def faulty(config, *args, **kwargs):
-        return 1 / 0 if config.seed == 2 and config.policy["name"] == "etf" else real(config, *args, **kwargs)
+    def faulty(assembly, *args, **kwargs):
+        config = assembly.config
+        return 1 / 0 if config.seed == 2 and config.policy["name"] == "etf" else real(assembly, *args, **kwargs)
 
     monkeypatch.setattr(placekit_core.run.pipeline, "run", faulty)
     outcome = placekit("run", *SWEEP)
