@@ -126,7 +126,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 def jobs(argv: list[str], registry: Registry) -> list[list[str]]:
     """The options of each job of the sweep that `argv` describes: `a=1,2 b=glob(*)` and the like. Raises PlacekitError."""
     with opened(["-m", *argv], registry) as found:
-        return split(found)
+        return [[option.lstrip("+") for option in job] for job in split(found)]
 
 
 def split(overrides: Sequence[str]) -> list[list[str]]:
