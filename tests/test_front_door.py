@@ -26,7 +26,11 @@ class Entered(BaseException):
 
 
 def way_into_the_pipeline(enter: Callable[[], object]) -> set[CodeType]:
-    """The core's functions that are called until `pipeline.run` is entered."""
+    """The core's named functions that are called until `pipeline.run` is entered.
+
+    Discovery of plugins does not count: imports of this file have loaded the registry before. With it, a run from a preset
+    calls 175 functions in 40 files.
+    """
     seen: set[CodeType] = set()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
