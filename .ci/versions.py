@@ -29,7 +29,7 @@ PLUGINS = (
 TESTS = ("tests/test_graph.py", "tests/test_cluster.py", "tests/test_files.py", "tests/test_costs.py", "tests/test_results.py",
          "tests/test_evaluator.py", "plugins/backends/placekit-sim", "plugins/groupers/placekit-grouping",
          "plugins/policies/placekit-heuristics", "plugins/importers/placekit-formats")  # fmt: skip
-SHOWN = ("numpy", "pydantic", "numba", "scipy", "pluggy", "hydra-core", "rich", "matplotlib")
+SHOWN = ("numpy", "pydantic", "numba", "scipy", "pluggy", "hydra-core", "rich")
 TOOLS = ("hatchling", "editables", "setuptools", "wheel")
 TESTING = ("pytest", "hypothesis", "pytest-timeout", "packaging")
 

@@ -24,7 +24,7 @@ from pathlib import Path
 PRELOADED = ("placekit_core.cli.run", "placekit_core.cli.compose", "placekit_runtimes.apply", "placekit_torch.importer",
              "placekit_zoo.base", "placekit_search.local_search", "placekit_search.portfolio", "placekit_report.logger",
              "placekit_sim.simulator", "placekit_pipeline.chain", "placekit_report.compare_labels", "hydra.utils",
-             "scipy.optimize", "scipy.sparse.csgraph", "torch._dynamo", "matplotlib.figure")  # fmt: skip
+             "scipy.optimize", "scipy.sparse.csgraph", "torch._dynamo")  # fmt: skip
 """Modules that most runs import anyway."""
 CLIENT = """#!{python} -IS
 import json, os, socket, sys

@@ -227,7 +227,7 @@ def test_plugins(placekit: Run) -> None:
         ("policies", "critical_path", "placekit-heuristics"),
         ("policies", "annealing", "placekit-search"),
         ("backends", "simulator", "placekit-sim"),
-        ("commands", "apply", "placekit-torch"),
+        ("commands", "apply", "placekit-runtimes"),
     ]:
         of_kind = re.search(rf"^{kind}\n((?: .*\n)+)", out, re.M)
         assert of_kind, kind

@@ -26,28 +26,43 @@ def _cells(row: Sequence[float]) -> list[str]:
     return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
 
 
+def _widen(path: Path, columns: Sequence[str]) -> None:
+    """Write the file again with more columns, which are empty in its rows so far."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(csv.DictReader(path.read_text().splitlines()))
+    write_atomically(path, text.getvalue().encode())
+
+
 class CsvLog:
     """The logger: keeps the files of unfinished runs open. A resumed run begins its file anew until it ends."""
 
     LOGS_BY_DEFAULT = True
 
     def __init__(self) -> None:
-        self._open: dict[Path, tuple[TextIO, float]] = {}  # file, and when it was last flushed
+        self._open: dict[Path, tuple[TextIO, list[str], float]] = {}  # file, columns, and when it was last flushed
 
     @hookimpl
     def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
-        """Append a row. Columns that a trainer logs come when the run ends."""
-        path = directory / FILE
+        """Append a row. When the trainer logs something for the first time, the file is written again with its column."""
+        path, columns = directory / FILE, [*HISTORY, *sorted(row.keys() - HISTORY)]
         if path not in self._open:
             directory.mkdir(parents=True, exist_ok=True)
-            self._open[path] = (path.open("w"), 0.0)
-            self._open[path][0].write(",".join(HISTORY) + "\n")
-        file, flushed = self._open[path]
-        file.write(",".join(_cells([row[c] for c in HISTORY])) + "\n")
+            path.write_text(",".join(columns) + "\n")
+            self._open[path] = (path.open("a"), columns, 0.0)
+        file, written, flushed = self._open[path]
+        if not set(columns) <= set(written):
+            columns = [*HISTORY, *sorted({*columns, *written} - set(HISTORY))]
+            file.close()
+            _widen(path, columns)
+            file, written = path.open("a"), columns
+        file.write(",".join(_cells([row.get(c, math.nan) for c in written])) + "\n")
         now = time.monotonic()
         if now - flushed > _FLUSH_S:
             file.flush()
-            self._open[path] = (file, now)
+            flushed = now
+        self._open[path] = (file, written, flushed)
 
     @hookimpl
     def placekit_run_finished(self, run_dir: Path, result: Result) -> None:

@@ -221,7 +221,7 @@ def test_what_plugins_contribute() -> None:
     assert "placekit-doctor: command doctor, command quickstart" in found
     for distribution, own in (
         ("placekit-partitioning", "a library"),
-        ("placekit-report", "command report, logger report"),
+        ("placekit-report", "command compare, logger report"),
     ):
         if distribution in {p.distribution for p in installed().packages}:
             assert f"{distribution}: {own}" in found

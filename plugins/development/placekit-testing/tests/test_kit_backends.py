@@ -35,13 +35,14 @@ def test_passes_for_a_right_backend(tmp_path: Path) -> None:
 
 
 NOT_MEASURED = {  # checks that need a simulation, or values that repeat
-    "sources_only", "batch_equals_one_by_one", "evaluating_twice_gives_the_same", "sessions_are_independent",
-    "options_rebuild_the_backend", "other_processes_give_the_same", "peaks_hold_what_is_persistent",
-    "peaks_hold_the_largest_output", "no_value_beats_the_bound", "no_value_is_below_the_load",
-    "one_device_takes_the_sum", "idle_device_changes_nothing", "operations_take_their_seconds",
-    "transfers_take_their_seconds", "schedule_agrees_with_the_value",
-    "priorities_matter_only_if_it_says_so", "kernel_equals_evaluate",
-    "trace_says_why_everything_started",
+    "check_sources_only", "check_batch_equals_one_by_one", "check_evaluating_twice_gives_the_same",
+    "check_sessions_are_independent",
+    "check_options_rebuild_the_backend", "check_other_processes_give_the_same", "check_peaks_hold_what_is_persistent",
+    "check_peaks_hold_the_largest_output", "check_no_value_beats_the_bound", "check_no_value_is_below_the_load",
+    "check_one_device_takes_the_sum", "check_idle_device_changes_nothing", "check_operations_take_their_seconds",
+    "check_transfers_take_their_seconds", "check_schedule_agrees_with_the_value",
+    "check_priorities_matter_only_if_it_says_so", "check_kernel_equals_evaluate",
+    "check_trace_says_why_everything_started",
 }  # fmt: skip
 
 
