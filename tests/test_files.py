@@ -14,7 +14,6 @@ from placekit_core.contracts import files
 from placekit_core.contracts.files import (
     FileModel,
     parse_json,
-    parse_text,
     parse_yaml,
     read_bytes,
     read_head,
@@ -143,7 +142,3 @@ def test_a_head_is_read_of_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="it is a pipe or a device"):
         read_head(tmp_path / "pipe", 4)
-
-
-def test_text_begins_with_or_without_a_mark() -> None:
-    assert parse_text(b"\xef\xbb\xbfa") == parse_text(b"a") == "a"

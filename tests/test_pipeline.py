@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 from collections.abc import Mapping
@@ -38,7 +37,6 @@ SOURCE = """
 from placekit_core import Component, ImporterComponent, PolicyComponent, hookimpl
 from placekit_core import LearnableOptions, Options
 from placekit_testing.fakes import FakeTrainerOptions
-from placekit_testing.speed import mostly_slow
 
 @hookimpl
 def placekit_importers():
@@ -142,7 +140,7 @@ class CrashAfter(Observer):
             raise Crash
 
 
-@pytest.mark.parametrize("policy", mostly_slow(["annealing", "softmax", "critical_path", "screening"], ["annealing"]))
+@pytest.mark.parametrize("policy", mostly_slow(["annealing", "softmax"], ["annealing"]))
 def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, policy: str) -> None:
     changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 5000}}
     whole = run(configure(policy, **changes), tmp_path / "whole").summary
@@ -186,31 +184,11 @@ def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
     assert result.trainer == FakeTrainer.name
 
 
-def test_what_the_trained_policy_places_is_evaluated(tmp_path: Path) -> None:
-    """The last evaluation of each program it was trained on, within the budget."""
-    trained = run(configure("softmax", budget={"evaluations": 60}), tmp_path / "run").summary
-    loaded: dict[str, Any] = {"policy": "softmax", "checkpoint": str(tmp_path / "run")}
-    placed = run(configure(trainer={"name": "none"}, **loaded), tmp_path / "again").summary
-    assert sum(p.evaluations for p in trained.programs[:2]) == 60
-    for a, b in zip(trained.programs[:2], placed.programs[:2], strict=True):
-        with (tmp_path / "run" / a.directory / "history.csv").open() as file:
-            last = list(csv.DictReader(file))[-1]
-        assert float(last["value_s"]) == b.value_s
-        assert a.value_s is not None
-        assert b.value_s is not None
-        assert a.value_s <= b.value_s
-
-
 def test_what_was_found_on_the_proxy_is_measured_in_the_end(tmp_path: Path) -> None:
     result = run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run").summary
     for p in result.programs:
         assert p.proxy_evaluations == 10
         assert p.evaluations == 2, "the returned placement, and the proxy's best"
-
-
-def test_a_returned_placement_is_evaluated_once(tmp_path: Path) -> None:
-    result = run(configure("nothing"), tmp_path / "run").summary
-    assert [p.evaluations for p in result.programs] == [1, 1, 1]
 
 
 def test_a_grouper_that_is_not_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,23 +201,6 @@ def test_a_grouper_that_is_not_used_is_said(tmp_path: Path, monkeypatch: pytest.
 def test_policy_without_a_trainer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="policy 'orphan' names no trainer of its own\n  choose one: trainer=NAME"):
         run(configure("orphan"), tmp_path / "run")
-
-
-def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configure("annealing", budget={"evaluations": 5000})
-    with pytest.raises(RunFailed, match="Crash"):
-        run(config, tmp_path / "run", observer=CrashAfter(3))
-    monkeypatch.setattr("tests.test_pipeline.Family.load", lambda self: [Program(chain(9))])
-    with pytest.raises(RunError, match="was made with another configuration, program"):
-        run(config, tmp_path / "run", resume=True)
-
-
-def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
-    changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 50, "proxy_evaluations": 4}}
-    result = run(configure("screening", **changes), tmp_path / "run").summary
-    for p in result.programs:
-        assert p.proxy_evaluations == 4, "the policy asked for ten"
-        assert p.evaluations == 1, "what the proxy found is measured although its budget ended the policy"
 
 
 def test_checkpoints_are_written_when_due_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,31 +258,15 @@ def test_a_failed_search_keeps_what_it_had_found(tmp_path: Path) -> None:
     assert result["programs"][0]["fits"] is True
 
 
-def test_the_policy_is_written_before_the_result_also_after_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once result.json exists, all other files are complete."""
-    there = []
-
-    def commit(path: Path, data: object) -> None:
-        there.append((path.parent / "policy.safetensors").exists())
-
-    monkeypatch.setattr("placekit_core.run.finish.write_json", commit)
-    with pytest.raises(RunFailed, match="Crash"):
-        run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))
-    assert there == [True]
-
-
-@pytest.mark.parametrize("error", [Crash, KeyboardInterrupt])
-def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path, error: type[BaseException]) -> None:
+def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path) -> None:
     ledgers: list[Ledger] = []
 
     class Stop(Observer):
         def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             ledgers.append(ledger)
-            raise error
+            raise KeyboardInterrupt
 
-    with pytest.raises((RunFailed, Interrupted)) as e:
+    with pytest.raises(Interrupted) as e:
         run(configure("critical_path"), tmp_path / "run", observer=Stop())
     assert ledgers[0].seconds == ledgers[0].seconds == e.value.result.summary.programs[0].seconds
 
@@ -382,7 +327,3 @@ def test_training_goes_on_from_a_trained_policy(tmp_path: Path) -> None:
 def test_an_untrained_policy_places_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trainer=none, but policy 'fake_learnable' is not trained"):
         run(configure("softmax", trainer={"name": "none"}), tmp_path / "run")
-
-
-def test_nothing_to_train_is_nothing_to_say(tmp_path: Path) -> None:
-    assert run(configure("nothing", trainer={"name": "none"}), tmp_path / "run").summary.trainer is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,8 @@ from placekit_core import (
     save_placement,
     write_atomically,
 )
-from placekit_core.contracts import files, state_file
+from placekit_core.contracts import state_file
 from placekit_core.contracts.files import write_json
-from placekit_core.contracts.placement_file import read_placement
 from placekit_core.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from placekit_core.run.run_directory import prepare
 
@@ -97,21 +95,6 @@ def test_unwritable_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to run directory .*file.*\n  choose another: run_dir=PATH"):
         prepare(tmp_path / "file" / "run")
-
-
-def test_runs_that_begin_together_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        assert set(threads.map(lambda _: prepare(tmp_path / "run"), range(400))) == {tmp_path / "run"}
-    assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_a_placement_of_many_operations_is_read(tmp_path: Path) -> None:
-    """More commas, which stand for values, and more bytes than other files may have."""
-    many = "," * (files.MAX_VALUES + 1)
-    data = {"format": "placekit-placement", "version": 1, "fingerprints": {}, "assignment": {many: "gpu:0"}}
-    path = tmp_path / "placement.json"
-    path.write_bytes(b" " * files.MAX_BYTES + json.dumps(data).encode())
-    assert read_placement(path).assignment == {many: "gpu:0"}
 
 
 def test_placement_round_trip(tmp_path: Path, problem: Problem) -> None:

@@ -12,11 +12,9 @@ from placekit_layers import sequence
 from placekit_scheduling import ListScheduler, b_level
 from placekit_search.coarsening import coarsen
 from placekit_testing.small import machine
-from placekit_testing.speed import mostly_slow
 
 from placekit_core import Graph, GraphBuilder, Grouping, Problem, installed, load_programs, quotient, validate_graph
 from placekit_core.contracts import grouping as groupings
-from placekit_core.contracts.graph import Labels, distinct
 
 SIZES, LARGE = (60, 240), (420, 4200)  # layers of planted graphs with 24 operations each
 SLACK = 1.25
@@ -78,11 +76,6 @@ def test_work_is_linear(name: str) -> None:
     check_linear(name, SIZES)
 
 
-@pytest.mark.parametrize("name", mostly_slow(STAGES, [], ["contract"]))
-def test_work_is_linear_up_to_100_000_operations(name: str) -> None:
-    check_linear(name, LARGE)
-
-
 def random_graph(rng: np.random.Generator, n: int) -> Graph:
     """Sources, kernels and updates in sets that share a device."""
     builder = GraphBuilder("random")
@@ -117,27 +110,3 @@ def test_groups_have_the_same_order_without_a_search(monkeypatch: pytest.MonkeyP
             assert quotient(graph, grouping).fingerprint == fast.fingerprint
     assert any(answers), "no graph took the short way"
     assert False in answers
-
-
-def test_distinct_values_and_compact_labels() -> None:
-    values = np.asarray([5, 3, 3, 9, 5], np.int64)
-    assert distinct(values).tolist() == [3, 5, 9]
-    assert distinct(values[:0]).tolist() == []
-    labels = Labels(np.asarray([3, 1, 3], np.int32), ("a", "b", "c", "d"))
-    assert labels.compact().vocabulary == Labels.of(labels.tolist()).vocabulary == ("d", "b")
-    assert labels.compact().tolist() == labels.tolist()
-
-
-@pytest.mark.slow
-def test_bytes_between_groups_of_large_graphs_do_not_overflow() -> None:
-    """Pairs of tensors and groups are more than 32 bits can number."""
-    from placekit_grouping.contraction import Contraction
-    from placekit_layers.units import Units
-
-    builder = GraphBuilder("long")
-    x = [builder.source("x", 8)]
-    for i in range(60_000):
-        x = builder.add(f"y{i}", inputs=x, outputs=[8], flops=1.0)
-    units = Units.build(builder.build())
-    groups = Contraction(units, np.arange(units.count))
-    assert sum(sum(near.values()) for near in groups.bytes) == 2 * 8 * 60_000

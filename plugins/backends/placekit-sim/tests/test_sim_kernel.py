@@ -11,8 +11,8 @@ import pytest
 from numpy.random import Generator
 from placekit_sim.simulator import BulkSynchronous, Simulator, SimulatorSession
 from placekit_testing import machine_model
-from placekit_testing.second_opinion import ORDERS, Trial, differences, draw, tiny
 from placekit_testing.strategies import random_graph, random_placements, random_problem
+from second_opinion import ORDERS, Trial, differences, draw, tiny
 
 from placekit_core import (
     Backend,

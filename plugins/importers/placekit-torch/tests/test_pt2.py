@@ -110,8 +110,6 @@ def refusal(path: Path, **options: Any) -> ImporterError:
 
 
 class TestPt2(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self, file: Path) -> Make:
         return partial(Pt2Importer, path=str(file))

@@ -23,8 +23,6 @@ FORWARD, BACKWARD, UPDATE = range(len(PHASES))
 
 @pytest.mark.slow
 class TestTowers(ImporterContract):
-    executable = False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(TowersImporter, of=OF, towers=3, steps=2)
@@ -33,7 +31,6 @@ class TestTowers(ImporterContract):
 @pytest.mark.slow
 class TestAsynchronousTowers(ImporterContract):
     short = True
-    executable = False
 
     @pytest.fixture
     def make(self) -> Make:

@@ -18,8 +18,6 @@ class TestSingleDevice(PolicyContract):
 
 
 class TestRandom(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return Random
@@ -32,24 +30,18 @@ class TestRoundRobin(PolicyContract):
 
 
 class TestCriticalPath(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return CriticalPath
 
 
 class TestEtf(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return Etf
 
 
 class TestHeft(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Heft, samples=40)

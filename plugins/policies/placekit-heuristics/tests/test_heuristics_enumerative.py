@@ -40,8 +40,6 @@ PUBLISHED = {
 class TestEnumerative(PolicyContract):
     """The kit's graphs have no columns."""
 
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Enumerative, meta_operations="recovered")

@@ -12,16 +12,12 @@ from placekit_testing.contract import Make
 
 
 class TestCpop(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return Cpop
 
 
 class TestPeft(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Peft, samples=40)

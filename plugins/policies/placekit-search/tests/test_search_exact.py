@@ -274,8 +274,6 @@ def test_ortools_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestExact(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Exact, deterministic_limit=0.05)
