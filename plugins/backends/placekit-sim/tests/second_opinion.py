@@ -12,8 +12,8 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from machine_model import Execution, Rules, execute
 from numpy.random import Generator
-from placekit_testing.machine_model import Execution, Rules, execute
 from placekit_testing.strategies import pick, random_placements, random_problem
 
 from placekit_core import Backend, Measurements, Placements, Problem, Schedule

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import machine_model
 import numpy as np
 import pytest
 from numpy.random import Generator
 from placekit_sim.simulator import BulkSynchronous, Simulator, SimulatorSession
-from placekit_testing import machine_model
 from placekit_testing.strategies import random_graph, random_placements, random_problem
 from second_opinion import ORDERS, Trial, differences, draw, tiny
 
