@@ -13,7 +13,6 @@ from placekit_report import html
 from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
 from placekit_testing.small import chain, machine
 
-import placekit_core
 from placekit_core import (
     ConfigError,
     ImporterError,
@@ -192,16 +191,6 @@ def test_a_function_is_a_policy(problem: Problem) -> None:
     assert result.summary.evaluations == 1
     assert result.placement is not None
     assert result.placement.device.tolist() == [0, 1, 0, 1, 0, 1]
-
-
-def test_a_placement_outside_the_machine_names_the_policy(problem: Problem) -> None:
-    def far(task: Task, rng: np.random.Generator) -> Placement:
-        return task.problem.placement([10] * task.problem.g)
-
-    with pytest.raises(
-        placekit_core.PlacementError, match=r"^policy 'far': group .* is on device 10\n  devices are 0..1"
-    ):
-        place(problem.graph, cluster=problem.cluster, policy=far)
 
 
 def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from placekit_core import (
 )
 from placekit_core.contracts.result import Baseline, Result, compared
 from placekit_core.contracts.units import seconds
-from placekit_core.run import baselines
 from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
@@ -234,15 +233,6 @@ def test_a_search_of_ones_own_has_them_too(problem: Problem) -> None:
     assert s.result is not None
     assert s.result.summary.evaluations == 5
     assert "as fast as single_device on gpu:0" in s.result.summary.against_baselines
-
-
-def test_measuring_them_takes_a_share_of_the_search(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeBackend, "simulated", False)
-    monkeypatch.setattr(baselines, "LEAST_S", -1.0)
-    monkeypatch.setattr(baselines, "SHARE", 0.0)
-    result = place(problem.graph, cluster=problem.cluster, policy="heft", backend=FakeBackend(), budget=3)
-    assert found(result) == {}
-    assert [n for n in result.summary.notes if n.startswith("no further baselines were measured after ")]
 
 
 @pytest.mark.parametrize(

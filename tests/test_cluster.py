@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placekit_core import UNLIMITED, Cluster, ClusterError, GraphBuilder, Grouping, Problem, load_cluster
+from placekit_core import Cluster, ClusterError, GraphBuilder, Grouping, Problem, load_cluster
 
 GPU = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 1000, "memory_bytes_per_s": 1e11}
 CPU = {**GPU, "type": "cpu", "memory_bytes": 5000, "streams": 2}
@@ -87,34 +87,6 @@ def test_hub_holds_egress_and_ingress_at_the_lower_bandwidth() -> None:
     assert route(c, 0, 1) == ["g:0->switch", "switch->g:1"]
     assert c.routes.latency_s[0, 1] == 3
     assert c.routes.s_per_byte[0, 1] == 0.5
-
-
-def test_half_duplex_shares_one_channel() -> None:
-    c = cluster({"a": "g:0", "b": "g:1", "bytes_per_s": 4, "duplex": "half"}, gpus=2)
-    assert route(c, 0, 1) == route(c, 1, 0) == ["g:0<->g:1"]
-    assert len(c.routes.channels) == 1
-
-
-def test_reverse_direction() -> None:
-    c = cluster(
-        {"a": "g:0", "b": "g:1", "bytes_per_s": 4, "latency_s": 1, "reverse": {"bytes_per_s": 2, "concurrent": 3}},
-        gpus=2,
-    )
-    assert c.routes.s_per_byte.tolist() == [[0, 0.25], [0.5, 0]]
-    assert c.routes.latency_s.tolist() == [[0, 1], [0, 0]]
-    assert c.routes.capacity.tolist() == [1, 3]
-
-
-def test_unlimited_channels_make_nothing_wait_but_count_for_time() -> None:
-    c = cluster({"mesh": "g:*", "bytes_per_s": 4, "latency_s": 1, "concurrent": "unlimited"})
-    assert route(c, 0, 1) == []
-    assert c.routes.capacity.tolist() == [UNLIMITED] * 6
-    assert c.routes.s_per_byte[0, 1] == 0.25
-    mixed = cluster(
-        {"a": "g:*", "b": "switch", "bytes_per_s": 4, "reverse": {"bytes_per_s": 2, "concurrent": "unlimited"}}
-    )
-    assert route(mixed, 0, 1) == ["g:0->switch"]
-    assert mixed.routes.s_per_byte[0, 1] == 0.5
 
 
 def test_devices_pass_transfers_on_only_with_relay() -> None:

@@ -254,19 +254,6 @@ def test_altered_files(tmp_path: Path, members: dict[str, Any], header: dict[str
     assert "allow_pickle" not in str(caught.value)
 
 
-def test_files_that_cannot_be_written(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing" / "g.npz", tmp_path):
-        with pytest.raises(GraphError, match="cannot write graph file"):
-            save_graph(diamond(), path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_extra_columns_have_names_of_their_own() -> None:
-    for name in ("flops", "op_name", "columns"):
-        with pytest.raises(GraphError, match=f"extra column '{name}' of graph 'diamond' has the name of a field"):
-            change(columns={name: np.zeros(8)})
-
-
 def test_odd_names(tmp_path: Path) -> None:
     names = ("", "a b", "a/b", "ü\r", "\t", "'", '"', "日本")
     g = change(op_name=names)

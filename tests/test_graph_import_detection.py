@@ -59,13 +59,6 @@ def test_by_the_content_where_nobody_knows_the_ending(name: str, tmp_path: Path,
     assert place(str(tmp_path / name), policy="single_device").value_s == 0.001 + 0.5 + 0.25
 
 
-def test_by_the_ending_alone_without_detect(tmp_path: Path) -> None:
-    registry = with_importer("ops", ".ops")
-    assert importer_of("no/such/file.ops", registry) == "ops"
-    (tmp_path / "x.ops").write_bytes(Path(JSON).read_bytes())
-    assert importer_of(tmp_path / "x.ops", registry) == "ops"
-
-
 def test_by_the_content_where_several_have_the_ending(tmp_path: Path) -> None:
     registry = with_importer("other_json", ".json", detect=lambda head: b"other" in head)
     assert readers_of(JSON, registry) == ["json", "msr", "other_json"]
@@ -106,12 +99,6 @@ def test_a_mismatch_is_an_error(name: str, content: str, said: str, placekit: Ca
         assert f"importer=NAME importer.path={name}" in err
     with pytest.raises(GraphError, match=said):
         place(name, run_dir=None)
-
-
-def test_several_that_claim_a_file() -> None:
-    registry = with_importer("other_json", ".json", detect=lambda head: True)
-    with pytest.raises(GraphError, match=r"pair\.json can be a file of importer json or other_json\n"):
-        importer_of(JSON, registry)
 
 
 def test_show_and_run_a_file(placekit: Callable) -> None:

@@ -87,17 +87,6 @@ def test_true_order_between_components() -> None:
     assert q.op_name == ("0:one", "1:two", "2:log")
 
 
-def test_sources_impose_no_order() -> None:
-    """A parameter in the last group, read by the first one: the edge carries bytes, the order stays first -> last."""
-    b = GraphBuilder("tied")
-    w = b.source("w", 7)
-    (x,) = b.add("embed", inputs=[w], outputs=[5])
-    b.add("decode", inputs=[w, x])
-    q = quotient(b.build(), Grouping(np.asarray([1, 0, 1], np.int32)))
-    assert q.tensor_producer.tolist() == [0]
-    assert q.tensor_bytes.tolist() == [12]
-
-
 def test_colocated_sets() -> None:
     b = GraphBuilder("sets")
     for i, number in enumerate([-1, 5, 0, 5, -1, 0]):

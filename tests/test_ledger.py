@@ -40,20 +40,6 @@ def test_a_full_cache_loses_no_answer(problem: Problem, monkeypatch: pytest.Monk
     assert m.value_s.tolist() == [1, 4, 5, 1, 6]
 
 
-def test_the_first_call_to_a_backend_is_one_placement(problem: Problem) -> None:
-    sizes = []
-
-    class Slow(Table):
-        def evaluate(self, placements: Placements):
-            sizes.append(len(placements))
-            time.sleep(0.05)
-            return super().evaluate(placements)
-
-    BudgetedEvaluator(problem, Slow(), deterministic=False)(batch(problem, *([1] * 20)))
-    assert sizes[:2] == [1, 2], "it may take minutes, and the budget must be looked at"
-    assert sum(sizes) == 20
-
-
 @pytest.mark.parametrize(("at_once", "expected"), [(1, [1] * 20), (6, [6, 6, 6, 2]), (30, [20])])
 def test_a_session_gets_as_many_at_once_as_it_asks_for(
     problem: Problem, monkeypatch: pytest.MonkeyPatch, at_once: int, expected: list[int]

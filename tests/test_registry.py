@@ -174,11 +174,11 @@ def test_what_is_defined_twice(with_presets, files: str, group: str, owners: lis
 
 
 def test_a_machine_that_is_defined_twice_is_refused_everywhere(
-    with_presets, monkeypatch: pytest.MonkeyPatch, placekit, placekit_problem: Problem
+    with_presets, monkeypatch: pytest.MonkeyPatch, placekit, problem: Problem
 ) -> None:
     use_registry(monkeypatch, with_presets(presets_one=("cluster/p100x4.yaml",)))
     with pytest.raises(PluginError, match="cluster=p100x4 is defined 2 times"):
-        place(placekit_problem.graph, cluster="p100x4")
+        place(problem.graph, cluster="p100x4")
     assert "cluster=p100x4 is defined 2 times" in placekit("cluster", "show", "p100x4").err
 
 

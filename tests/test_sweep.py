@@ -170,18 +170,6 @@ def test_a_sweep_is_never_mixed_with_a_single_run(placekit: Run, finished: None)
     assert "sweep holds a sweep already\n  continue it with `placekit run resume=sweep`" in outcome.err
 
 
-def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, finished: None, tmp_path: Path) -> None:
-    (tmp_path / "sweep" / "sweep.json").write_text("[]")
-    outcome = placekit("run", "resume=sweep")
-    assert outcome.code == 1
-    assert "sweep/sweep.json is damaged: " in outcome.err
-    assert "give the sweep's command line again" in outcome.err
-    (tmp_path / "file").write_text("")
-    outcome = placekit("run", *SWEEP, "run_dir=file/sweep")
-    assert outcome.code == 1
-    assert outcome.err.startswith("placekit: cannot write to ")
-
-
 @pytest.mark.slow
 def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None:
     args = ["+experiment=quick", "seed=1,2", "policy=etf,critical_path", "policy.samples=3", "budget.evaluations=20"]

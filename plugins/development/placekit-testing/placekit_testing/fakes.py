@@ -57,10 +57,15 @@ def gpus(count: int = 2, cpus: int = 0, memory_bytes: int = 2**30) -> Cluster:
         "efficiency": {"other": full},
     }
     cpu = {**gpu, "type": "cpu", "flops_per_s": {"float32": 1e11}, "memory_bytes": 2**30}
-    devices = [{"kind": kind, "count": n} for kind, n in (("gpu", count), ("cpu", cpus)) if n]
-    links = [{"a": "*", "b": "hub", "bytes_per_s": 1e9}] if count + cpus > 1 else []
-    kinds = {"gpu": gpu, "cpu": cpu}
-    return Cluster.parse({"name": f"fake{count}+{cpus}", "kinds": kinds, "devices": devices, "links": links})
+    counts = {kind: n for kind, n in (("gpu", count), ("cpu", cpus)) if n}
+    return Cluster.parse(
+        {
+            "name": f"fake{count}+{cpus}",
+            "kinds": {kind: {"gpu": gpu, "cpu": cpu}[kind] for kind in counts},
+            "devices": [{"kind": kind, "count": n} for kind, n in counts.items()],
+            "links": [{"a": "*", "b": "hub", "bytes_per_s": 1e9}] if count + cpus > 1 else [],
+        }
+    )
 
 
 def diamond_graph() -> Graph:
