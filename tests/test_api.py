@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_report import html
-from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer
-from placekit_testing.small import chain, machine
+from placekit_testing.fakes import FakeBackend, FakeLearnable, FakeTrainer, chain_graph, gpus
 
 from placekit_core import (
     ConfigError,
@@ -97,7 +96,7 @@ def test_notes_are_in_the_result(problem: Problem, tmp_path: Path, capsys: pytes
     assert "put everything &lt;here&gt;" in html(result)
     show_result(result.summary, "run")
     assert "\nnote: put everything <here>\n" in capsys.readouterr().out
-    assert place([chain(4, 0), chain(5, 1)], cluster=machine(), policy=talkative).summary.notes == [
+    assert place([chain_graph(4, 0), chain_graph(5, 1)], cluster=gpus(), policy=talkative).summary.notes == [
         "put everything <here>"
     ]
 
@@ -112,7 +111,7 @@ def test_sources(problem: Problem, tmp_path: Path) -> None:
     for source in sources:
         [program] = load_programs(source)
         assert program.graph.fingerprint == problem.graph.fingerprint
-        result = place(source, cluster=machine(), policy="heft")
+        result = place(source, cluster=gpus(), policy="heft")
         assert result.problem.graph.fingerprint == problem.graph.fingerprint
 
 
@@ -195,8 +194,8 @@ def test_a_function_is_a_policy(problem: Problem) -> None:
 
 def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:
     """Interrupted at an arbitrary point and continued, the result is that of an uninterrupted run."""
-    stopped: dict[str, Any] = {"budget": 4000, "cluster": machine(4), "seed": 1}
-    whole = place(chain(40), **stopped)
+    stopped: dict[str, Any] = {"budget": 4000, "cluster": gpus(4), "seed": 1}
+    whole = place(chain_graph(40), **stopped)
     from placekit_core.run import api
     from placekit_core.run.pipeline import Observer
 
@@ -215,14 +214,14 @@ def test_resume_from_python(placekit: Any, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(api, "_observer", lambda progress: Once())
         with pytest.raises(Interrupted) as e:
-            place(chain(40), run_dir=tmp_path / "r", **stopped)
+            place(chain_graph(40), run_dir=tmp_path / "r", **stopped)
     assert e.value.result.summary.status == "interrupted"
     assert e.value.result.placement is not None
     assert isinstance(e.value, KeyboardInterrupt)
     outcome = placekit("run", f"resume={tmp_path / 'r'}")
     assert outcome.code == 1
     assert "was started from Python, with objects (programs)" in outcome.err
-    again = place(chain(40), run_dir=tmp_path / "r", resume=True, **stopped)
+    again = place(chain_graph(40), run_dir=tmp_path / "r", resume=True, **stopped)
     assert without_time(again.summary) == without_time(whole.summary)
 
 
@@ -275,5 +274,5 @@ def test_a_proxy_and_a_trainer_as_objects(problem: Problem) -> None:
 
 def test_a_proxy_budget_that_nobody_used_is_said(tmp_path: Path) -> None:
     budget = {"evaluations": 20, "proxy_evaluations": 5}
-    result = place(chain(6), cluster=machine(), policy="random", backend=FakeBackend(), budget=budget)
+    result = place(chain_graph(6), cluster=gpus(), policy="random", backend=FakeBackend(), budget=budget)
     assert "budget.proxy_evaluations=5 was not used: policy 'random' used no proxy" in result.summary.notes

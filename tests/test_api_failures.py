@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_report import frame, html
-from placekit_testing.fakes import FakeBackend
-from placekit_testing.small import chain, machine
+from placekit_testing.fakes import FakeBackend, chain_graph, gpus
 
 import placekit_core
 from placekit_core import (
@@ -112,7 +111,7 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
 
     with pytest.raises(NothingFits, match=r"has a value after \d+ evaluation") as e:
         place(
-            chain(6), cluster=machine(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
+            chain_graph(6), cluster=gpus(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
             run_dir=tmp_path / "run",
         )  # fmt: skip
     found = load_summary(tmp_path / "run")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from placekit_testing.fakes import chain_graph
 from placekit_testing.registries import use_registry
-from placekit_testing.small import chain
 
 from placekit_core import save_graph
 from placekit_core.run.config import conf_dir
@@ -139,7 +139,7 @@ def test_cluster(placekit: Run, tmp_path: Path, change: Callable[[dict], None], 
 
 
 def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> None:
-    path = save_graph(chain(50), tmp_path / "g.graph.npz")
+    path = save_graph(chain_graph(50), tmp_path / "g.graph.npz")
     path.write_bytes(path.read_bytes()[:-200])
     fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
     path.write_text("hello")

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.random import Generator
-from placekit_testing.fakes import FakeBackend, FakeSession
+from placekit_testing.fakes import FakeBackend, FakeSession, chain_graph, gpus
 from placekit_testing.registries import use_registry
-from placekit_testing.small import chain, machine
 
 from placekit_core import (
     Cluster,
@@ -208,7 +207,7 @@ def test_what_cannot_be_measured_is_not_said_to_be_too_large(problem: Problem, m
 
 
 def test_nothing_fits_but_a_baseline_does() -> None:
-    [(name, kind)] = machine(1).model_dump(mode="json")["kinds"].items()
+    [(name, kind)] = gpus(1).model_dump(mode="json")["kinds"].items()
     tiny = {**kind, "memory_bytes": 1}
     cluster = Cluster.parse({
         "name": "lopsided",
@@ -218,7 +217,10 @@ def test_nothing_fits_but_a_baseline_does() -> None:
     })  # fmt: skip
     with pytest.raises(NothingFits) as failed:
         place(
-            chain(6), cluster=cluster, policy=lambda task, rng: task.problem.placement([1] * task.problem.g), budget=1
+            chain_graph(6),
+            cluster=cluster,
+            policy=lambda task, rng: task.problem.placement([1] * task.problem.g),
+            budget=1,
         )
     assert failed.value.hint.startswith("policy=single_device finds one: ")
     assert "; the closest is over by " in failed.value.message

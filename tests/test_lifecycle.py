@@ -120,9 +120,14 @@ class TestCsv:
         assert cells[4] == ""
 
     def test_a_family_has_a_history_each(self, registry: Registry, tmp_path: Path) -> None:
-        from placekit_testing.small import chain, machine
+        from placekit_testing.fakes import chain_graph, gpus
 
-        place([chain(3), chain(4)], cluster=machine(), policy={"name": "random", "samples": 3}, run_dir=tmp_path / "r")
+        place(
+            [chain_graph(3), chain_graph(4)],
+            cluster=gpus(),
+            policy={"name": "random", "samples": 3},
+            run_dir=tmp_path / "r",
+        )
         for folder in ("000-chain3", "001-chain4"):
             lines = (tmp_path / "r" / "programs" / folder / "history.csv").read_text().splitlines()
             assert lines[1].startswith("3,")

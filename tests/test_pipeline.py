@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from numpy.random import Generator
-from placekit_testing.fakes import FakeLearnable, FakeTrainer
+from placekit_testing.fakes import FakeLearnable, FakeTrainer, chain_graph, gpus
 from placekit_testing.registries import use_registry
-from placekit_testing.small import chain, machine
 from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
@@ -67,7 +66,7 @@ class Family(Importer):
 
     def load(self) -> list[Program]:
         splits = ("train", "train", "test")
-        return [Program(chain(6, seed=i), cluster=machine(3), split=s) for i, s in enumerate(splits)]  # type: ignore[arg-type]
+        return [Program(chain_graph(6, seed=i), cluster=gpus(3), split=s) for i, s in enumerate(splits)]  # type: ignore[arg-type]
 
 
 class Screening(Policy):
@@ -173,7 +172,7 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
         assert files == {"placement.json", "history.csv", "schedule.trace.json"}
         assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
     assert (tmp_path / "run" / "report.html").is_file()
-    assert result.cluster == "test3", "cluster: default takes the program's own"
+    assert result.cluster == "fake3+0", "cluster: default takes the program's own"
 
 
 def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ def test_the_failing_signal_can_be_set(tmp_path: Path) -> None:
         def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             seen.append(row["mean_s"])
 
-    tiny = {**machine(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
+    tiny = {**gpus(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
     with pytest.raises(RunError, match="that fits"):
         run(configure("nothing", cluster=tiny, failing_signal_s=77.0), tmp_path / "run", observer=Look())
     assert 77.0 in seen

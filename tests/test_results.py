@@ -107,13 +107,13 @@ def test_placement_round_trip(tmp_path: Path, problem: Problem) -> None:
 
 
 def test_placement_of_another_graph_or_cluster_is_refused(tmp_path: Path, problem: Problem) -> None:
-    from placekit_testing.small import chain, machine
+    from placekit_testing.fakes import chain_graph, gpus
 
     path = save_placement(problem.placement([0] * 6), problem, tmp_path / "placement.json")
     with pytest.raises(PlacementError, match="was made for another graph"):
-        load_placement(path, Problem.of(chain(5), problem.cluster))
+        load_placement(path, Problem.of(chain_graph(5), problem.cluster))
     with pytest.raises(PlacementError, match="was made for another cluster"):
-        load_placement(path, Problem.of(problem.graph, machine(3)))
+        load_placement(path, Problem.of(problem.graph, gpus(3)))
     path.write_text("{")
     with pytest.raises(PlacementError, match="not a readable placement"):
         load_placement(path, problem)

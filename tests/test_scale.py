@@ -11,7 +11,7 @@ import pytest
 from placekit_layers import sequence
 from placekit_scheduling import ListScheduler, b_level
 from placekit_search.coarsening import coarsen
-from placekit_testing.small import machine
+from placekit_testing.fakes import gpus
 
 from placekit_core import Graph, GraphBuilder, Grouping, Problem, installed, load_programs, quotient, validate_graph
 from placekit_core.contracts import grouping as groupings
@@ -27,7 +27,7 @@ def planted(layers: int) -> Graph:
 
 
 def problem_of(graph: Graph) -> Problem:
-    return Problem.of(graph, machine(4, memory_bytes=2**40))
+    return Problem.of(graph, gpus(4, memory_bytes=2**40))
 
 
 def grouped(graph: Graph) -> Any:

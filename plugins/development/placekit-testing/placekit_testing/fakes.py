@@ -80,6 +80,16 @@ def diamond_graph() -> Graph:
     return b.build()
 
 
+def chain_graph(n: int, seed: int = 0) -> Graph:
+    """A chain of n operations of random length."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder(f"chain{n}")
+    t = b.source("x", 1000, op_type="input")
+    for i in range(n):
+        [t] = b.add(f"op{i}", inputs=[t], outputs=[1000], flops=float(rng.integers(1, 10)) * 1e9)
+    return b.build()
+
+
 def independent_graph(n: int, persistent_bytes: int = 0) -> Graph:
     """n operations of equal length that exchange nothing."""
     b = GraphBuilder(f"independent{n}")

@@ -17,7 +17,7 @@ from placekit_report.logger import PAGE
 from placekit_report.modules import COLOURS, CUTS, DEEPEST, NODES, OTHER, Tree, colours, cut_table, module_table
 from placekit_report.timeline import HIDDEN, Items, lanes, timeline
 from placekit_testing import fakes
-from placekit_testing.small import machine
+from placekit_testing.fakes import gpus
 from report_data import check, embedded, network
 
 from placekit_core import (
@@ -48,7 +48,7 @@ def spread(task: Task, rng: np.random.Generator) -> Placement:
 
 def run(folder: Path, source: Any = None, **options: Any) -> dict[str, Any]:
     """The data of the page of a run, which follows all rules."""
-    options = {"cluster": machine(), "policy": spread, "grouper": "none", **options}
+    options = {"cluster": gpus(), "policy": spread, "grouper": "none", **options}
     place(network() if source is None else source, run_dir=folder, **options)
     return page(folder)
 
@@ -64,7 +64,7 @@ def test_the_page_of_a_run_has_the_numbers_of_its_result(tmp_path: Path) -> None
     data = run(tmp_path / "r")
     only = data["run"]
     [p] = only["programs"]
-    assert data["title"] == "net on test2"
+    assert data["title"] == "net on fake2+0"
     assert (only["truth"], only["notes"]) == ("simulated", [])
     assert "simulated by backend 'simulator'" in only["truth_text"]
     assert sorted(p["timeline"]["colours"]["module"]) == sorted(
@@ -121,7 +121,7 @@ def test_a_pipeline_shows_the_tasks_of_all_micro_batches(tmp_path: Path) -> None
     pytest.importorskip("placekit_pipeline")
     backend = {"name": "pipeline", "microbatches": 4}
     found = place(
-        network(), cluster=machine(), policy=halves, grouper="none", backend=backend, run_dir=tmp_path / "r", budget=10
+        network(), cluster=gpus(), policy=halves, grouper="none", backend=backend, run_dir=tmp_path / "r", budget=10
     )
     [p] = page(tmp_path / "r")["run"]["programs"]
     t = p["timeline"]
@@ -183,7 +183,7 @@ def test_a_measured_run_says_what_is_measured(tmp_path: Path) -> None:
 
 class TestModules:
     def test_a_parent_has_what_its_children_have(self) -> None:
-        problem = Problem.of(network(), machine())
+        problem = Problem.of(network(), gpus())
         device = np.arange(problem.graph.n, dtype=np.int16) % 2
         seconds = problem.op_s[np.arange(problem.graph.n), device]
         m = module_table(problem, device, seconds)
@@ -198,7 +198,7 @@ class TestModules:
     def test_the_modules_with_the_most_seconds_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert NODES == 4_000
         monkeypatch.setattr("placekit_report.modules.NODES", 4)
-        problem = Problem.of(network(), machine())
+        problem = Problem.of(network(), gpus())
         zero = np.zeros(problem.graph.n, np.int16)
         seconds = problem.op_s[:, 0]
         m = module_table(problem, zero, seconds)
@@ -226,7 +226,7 @@ class TestModules:
         b = GraphBuilder("wide")
         for i in range(30):
             b.add(f"op{i}", flops=(i + 1) * 1e9, outputs=[8], module=f"block{i}.conv")
-        problem = Problem.of(b.build(), machine())
+        problem = Problem.of(b.build(), gpus())
         names, colour = colours(problem, problem.op_s[:, 0])
         assert names == [*(f"block{i}" for i in range(29, 20, -1)), OTHER]
         assert len(names) == COLOURS
@@ -268,13 +268,13 @@ class TestModules:
                     f"{layers}.{i}.mlp.1",
                 ):
                     b.add(f"{module}/op", flops=1e9, outputs=[8], module=module)
-        problem = Problem.of(b.build(), machine())
+        problem = Problem.of(b.build(), gpus())
         found, colour = colours(problem, problem.op_s[:, 0])
         assert found == names
         assert found[colour[0]] == names[0]
 
     def test_a_network_without_modules_is_coloured_by_types(self) -> None:
-        problem = Problem.of(fakes.diamond_graph(), machine())
+        problem = Problem.of(fakes.diamond_graph(), gpus())
         names, colour = colours(problem, problem.op_s[:, 0])
         assert sorted(names) == ["a", "b", "c", "d"]
         assert [names[colour[v]] for v in np.flatnonzero(problem.graph.kernel)] == ["a", "b", "c", "d"]
@@ -302,7 +302,7 @@ class TestModules:
 
 def split_network(layers: int = 2, where: Any = None) -> tuple[Problem, Any]:
     """The first layer on one device and the others on the second, or operation v on `where(v)`, simulated."""
-    problem = Problem.of(network(layers), machine())
+    problem = Problem.of(network(layers), gpus())
     graph = problem.graph
     device = [
         where(v) if where else int(".0." not in graph.op_name[v] and graph.op_name[v] != "x") for v in range(graph.n)
@@ -351,7 +351,7 @@ class TestTimeline:
 
     def test_items_of_tasks_have_kinds_without_numbers(self) -> None:
         pytest.importorskip("placekit_pipeline")
-        problem = Problem.of(network(2), machine())
+        problem = Problem.of(network(2), gpus())
         session = installed().build("backend", "pipeline", {}).open(problem)
         graph = problem.graph
         device = np.zeros(problem.g, np.int64)
@@ -391,7 +391,7 @@ class TestCurves:
 
 
 def short_result(graph: Graph | None = None, cluster: Cluster | None = None) -> Result:
-    return place(graph or network(1), cluster=cluster or machine(), policy=spread, grouper="none", budget=20)
+    return place(graph or network(1), cluster=cluster or gpus(), policy=spread, grouper="none", budget=20)
 
 
 def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:
