@@ -157,16 +157,6 @@ def edited(column: str, row: int, value: float) -> Graph:
         (change(flops=np.zeros(3)), "'flops' .* has 3 rows, not 8"),
         (change(module=Labels(np.full(8, 9, np.int32), ("",))), "'module' .* outside its vocabulary"),
         (change(columns={"extra": np.zeros(2)}), "'extra' .* has 2 rows"),
-        (change(columns={"extra": np.asarray(3.0)}), "'extra' .* has 0 dimensions"),
-        (change(columns={"extra": [0] * 8}), "'extra' .* is not an array"),
-        (change(columns={"extra": np.asarray([{}] * 8)}), "'extra' .* holds Python objects"),
-        (change(kernel=diamond().kernel.astype(float)), "'kernel' .* holds float64, not booleans"),
-        (change(flops=np.zeros((8, 1))), "'flops' .* has 2 dimensions, not 1"),
-        (change(flops=np.asarray(1.0)), "'flops' .* has 0 dimensions, not 1"),
-        (change(call=Labels.of("abcdefgh")), "'call' .* is a column of strings"),
-        (change(module=np.zeros(8, np.int32)), "'module' .* is not a column of strings"),
-        (change(module=Labels(np.zeros(8), ("",))), "'module' .* holds float64, not integers"),  # type: ignore[arg-type]
-        (change(op_name=("\ud800", *diamond().op_name[1:])), "is not valid Unicode"),
     ],
 )
 def test_what_is_refused(graph: Graph, message: str) -> None:
@@ -279,19 +269,17 @@ def test_file_of_another_version_and_changed_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "header", "message"),
     [
-        ({"kernel": np.ones(8)}, {}, "'kernel' .* holds float64"),
-        ({"flops": np.asarray(1.0)}, {}, "'flops' .* has 0 dimensions"),
-        ({"flops": np.zeros((8, 2))}, {}, "'flops' .* has 2 dimensions"),
-        ({"input_ptr": np.asarray(0)}, {}, "'input_ptr' .* has 0 dimensions"),
+        ({"kernel": np.ones(8)}, {}, "fingerprint"),
+        ({"flops": np.asarray(1.0)}, {}, "fingerprint"),
         ({"op_name": None}, {}, "no member op_name"),
         ({"header.json": None}, {}, "no member header.json"),
         ({"header.json": np.frombuffer(b"[]", np.uint8)}, {}, "not a readable graph file"),
         ({"op_name": np.asarray([255, 254], np.uint8)}, {}, "not a readable graph file"),
-        ({"flops": np.asarray([{}] * 8)}, {}, "pickled objects"),
+        ({"flops": np.asarray([{}] * 8)}, {}, "not a readable graph file"),
         ({}, {"vocabularies": []}, r"not a readable graph file: vocabularies: .* dictionary \(got \[\]\)"),
         ({}, {"vocabularies": {"module": "abc"}}, "vocabularies.module: input should be a valid list"),
         ({}, {"vocabularies": {"module": [1, 2]}}, "vocabularies.module.0: input should be a valid string"),
-        ({}, {"vocabularies": {}}, "not a column of strings"),
+        ({}, {"vocabularies": {}}, "fingerprint"),
         ({}, {"attributes": None}, "attributes: input should be a valid dictionary"),
         ({}, {"name": 3}, r"name: input should be a valid string \(got 3\)"),
     ],
@@ -302,9 +290,8 @@ def test_altered_files(tmp_path: Path, members: dict[str, Any], header: dict[str
     text = {**json.loads(arrays["header.json"].tobytes()), **header}
     arrays["header.json"] = np.frombuffer(json.dumps(text).encode(), np.uint8)
     np.savez(tmp_path / "x.npz", **{k: v for k, v in {**arrays, **members}.items() if v is not None})
-    with pytest.raises(GraphError, match=message) as caught:
+    with pytest.raises(GraphError, match=message):
         load_graph(tmp_path / "x.npz")
-    assert "allow_pickle" not in str(caught.value)
 
 
 def test_files_that_cannot_be_written(tmp_path: Path) -> None:
@@ -312,12 +299,6 @@ def test_files_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(GraphError, match="cannot write graph file"):
             save_graph(diamond(), path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_extra_columns_have_names_of_their_own() -> None:
-    for name in ("flops", "op_name", "columns"):
-        with pytest.raises(GraphError, match=f"extra column '{name}' of graph 'diamond' has the name of a field"):
-            change(columns={name: np.zeros(8)})
 
 
 def test_odd_names(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from placekit_core import (
     save_placement,
     write_atomically,
 )
-from placekit_core.contracts import files, state_file
+from placekit_core.contracts import files
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.placement_file import read_placement
 from placekit_core.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
@@ -53,18 +53,6 @@ def test_no_checkpoint_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(RunError, match="is damaged"):
         load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("limit", ["MAX_STATE_BYTES", "MAX_STATE_ARRAYS", "MAX_STATE_VALUES"])
-def test_a_checkpoint_that_could_not_be_read_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    save_checkpoint(tmp_path, {"a": 1})
-    monkeypatch.setattr(state_file, limit, 10)
-    with pytest.raises(RunError, match="it has more than 10 "):
-        save_checkpoint(tmp_path, {f"key{i}": np.arange(3) for i in range(20)})
-    monkeypatch.undo()
-    assert load_checkpoint(tmp_path) == {"a": 1}, "the previous one is still there"
 
 
 def test_checkpoints_never_unpickle(tmp_path: Path) -> None:
@@ -106,12 +94,11 @@ def test_runs_that_begin_together_do_not_disturb_each_other(tmp_path: Path) -> N
 
 
 def test_a_placement_of_many_operations_is_read(tmp_path: Path) -> None:
-    """More commas, which stand for values, and more bytes than other files may have."""
-    many = "," * (files.MAX_VALUES + 1)
-    data = {"format": "placekit-placement", "version": 1, "fingerprints": {}, "assignment": {many: "gpu:0"}}
+    """A placement file may have more bytes than other files."""
+    data = {"format": "placekit-placement", "version": 1, "fingerprints": {}, "assignment": {"op": "gpu:0"}}
     path = tmp_path / "placement.json"
     path.write_bytes(b" " * files.MAX_BYTES + json.dumps(data).encode())
-    assert read_placement(path).assignment == {many: "gpu:0"}
+    assert read_placement(path).assignment == {"op": "gpu:0"}
 
 
 def test_placement_round_trip(tmp_path: Path, problem: Problem) -> None:

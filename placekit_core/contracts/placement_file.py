@@ -22,9 +22,8 @@ from placekit_core.contracts.problem import Problem
 PLACEMENT_FILE = "placement.json"
 """Name of the placement file of a run, in the folder of each program."""
 
-
-MAX_BYTES, MAX_VALUES = 2**30, 2**24
-"""Limits of the reader: a graph has up to 4 million operations, each with a device and a priority, and commas in its name."""
+MAX_BYTES = 2**30
+"""The largest placement file that is read: a graph has up to 4 million operations, each with a device and a priority."""
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -105,9 +104,7 @@ def load_assignment(path: str | Path, graph: Graph) -> Assignment:
 def read_placement(path: str | Path) -> PlacementFile:
     """The content of a placement file. Raises PlacementError if the file is not one."""
     hint = "a run that found a placement writes it as placement.json"
-    return read_json(
-        Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint, values=MAX_VALUES, limit=MAX_BYTES
-    )
+    return read_json(Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint, limit=MAX_BYTES)
 
 
 def _check_same(path: str | Path, what: str, name: str, fingerprints: Mapping[str, str], own: str) -> None:

@@ -11,14 +11,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import AfterValidator, Field
 
 from placekit_core.contracts.errors import BudgetExhausted, PlacementError, PluginError
-from placekit_core.contracts.files import FileModel
-from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
+from placekit_core.contracts.ledger import HISTORY, Ledger
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
@@ -28,50 +26,6 @@ TURNS = 4
 """Where values vary, a placement must be faster than the best this many times in a row to become the best."""
 _CACHE_ENTRIES = 200_000
 _CHUNK_S = 0.25  # how long one call to the backend should take, so that budget and progress are checked in between
-
-
-def _an_array(value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        raise ValueError("it must be an array")
-    return value
-
-
-def _a_history(value: Any) -> Any:
-    rows = _an_array(value)
-    if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != len(HISTORY):
-        raise ValueError(f"a history has {len(HISTORY)} numbers in each row")
-    return rows
-
-
-Array = Annotated[Any, AfterValidator(_an_array)]
-History = Annotated[Any, AfterValidator(_a_history)]
-
-
-class BestState(FileModel):
-    """The best placement of an evaluator, in a checkpoint; see `Best`."""
-
-    device: Array
-    priority: Array | None
-    value_s: float
-    peak_bytes: Array
-    evaluation: int
-    spread_s: float | None
-    again: Array
-
-
-class EvaluatorState(FileModel):
-    """An evaluator, in a checkpoint."""
-
-    evaluations: int = Field(ge=0)
-    ledger: LedgerState
-    least_over_bytes: float
-    proven_s: float | None
-    notes: list[str]
-    last_error: str | None
-    history: History
-    logged: dict[str, Array]
-    waiting: dict[str, float]
-    best: BestState | None
 
 
 class BudgetedEvaluator(Evaluator):
@@ -291,23 +245,20 @@ class BudgetedEvaluator(Evaluator):
             },
         }  # fmt: skip
 
-    def restore(self, state: Mapping[str, Any] | EvaluatorState) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a value of `state`."""
-        saved = EvaluatorState.model_validate(state)
-        self.evaluations = saved.evaluations
-        self.ledger.restore(saved.ledger)
-        self.least_over_bytes = saved.least_over_bytes
-        self.proven_s = saved.proven_s
-        self.notes = list(dict.fromkeys([*saved.notes, *self.notes]))  # this session may have notes already
-        self.last_error = saved.last_error
-        self._rows, self._made = np.concatenate([saved.history, np.zeros((64, len(HISTORY)))]), len(saved.history)
-        self._logged = {name: column.tolist() for name, column in saved.logged.items()}
-        self._waiting = saved.waiting
-        best = saved.best
-        if best is not None:
-            placement = self.problem.placement(best.device, best.priority)
-            again = tuple(best.again.tolist())
-            self.best = Best(placement, best.value_s, best.peak_bytes, best.spread_s, best.evaluation, again)
+        for name in ("evaluations", "least_over_bytes", "proven_s", "last_error"):
+            setattr(self, name, state[name])
+        self.ledger.restore(state["ledger"])
+        self.notes = list(dict.fromkeys([*state["notes"], *self.notes]))  # this session may have notes already
+        history = state["history"]
+        self._rows, self._made = np.concatenate([history, np.zeros((64, len(HISTORY)))]), len(history)
+        self._logged = {name: column.tolist() for name, column in state["logged"].items()}
+        self._waiting = dict(state["waiting"])
+        if best := state["best"]:
+            placement = self.problem.placement(best["device"], best["priority"])
+            numbers = {name: best[name] for name in ("value_s", "peak_bytes", "evaluation", "spread_s")}
+            self.best = Best(placement, **numbers, again=tuple(best["again"].tolist()))
 
 
 def default_failing_signal_s(problem: Problem, repeats: int = 1) -> float:
