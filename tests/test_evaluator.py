@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -391,10 +390,3 @@ def test_the_history_of_a_state_stays_as_it_was(problem: Problem) -> None:
     assert np.shares_memory(again, later)
     assert [tuple(row) for row in again.tolist()] == evaluate.history
     assert len(evaluate.history) == 301
-
-
-@pytest.mark.parametrize("history", [np.zeros(5), np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0.0] * 5]])
-def test_a_history_of_another_form_is_refused(problem: Problem, history: Any) -> None:
-    evaluate = BudgetedEvaluator(problem, Table())
-    with pytest.raises(ValueError, match="history"):
-        evaluate.restore({**evaluate.state(), "history": history})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from placekit_core.contracts.files import (
     parse_text,
     parse_yaml,
     read_bytes,
-    read_head,
     read_json,
     reading,
 )
@@ -112,27 +109,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         raise MemoryError
 
 
-def test_a_limit_holds_for_files_and_for_pipes(tmp_path: Path) -> None:
+def test_files_have_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "ten"
     path.write_bytes(b"0123456789")
     assert read_bytes(path, 10) == b"0123456789"
     with pytest.raises(ValueError, match="more than 9 bytes"):
         read_bytes(path, 9)
-    os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"0123456789",))
-    writer.start()
-    with pytest.raises(ValueError, match="more than 9 bytes"):
-        read_bytes(tmp_path / "pipe", 9)
-    writer.join()
-
-
-def test_a_head_is_read_of_files_only(tmp_path: Path) -> None:
-    path = tmp_path / "ten"
-    path.write_bytes(b"0123456789")
-    assert (read_head(path, 4), read_head(path, 20)) == (b"0123", b"0123456789")
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="it is a pipe or a device"):
-        read_head(tmp_path / "pipe", 4)
 
 
 def test_text_begins_with_or_without_a_mark() -> None:

@@ -136,15 +136,6 @@ def test_packages_ship_trained_policies(tmp_path: Path, monkeypatch: pytest.Monk
     load_policy(second, "pkg://spaces/trained")
 
 
-def test_parameters_that_the_policy_lacks_are_named(tmp_path: Path) -> None:
-    from safetensors.numpy import save_file
-
-    policy = built(fakes.FakeLearnable())
-    save_policy(policy, tmp_path, {})
-    save_file({"logits": policy.logits, "bias": np.zeros(2)}, tmp_path / "policy.safetensors")
-    assert "does not fit: policy 'fake_learnable' has no parameter 'bias'" in refused(policy, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [

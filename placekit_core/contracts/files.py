@@ -10,13 +10,11 @@ content; `read_bytes` raises OSError, too. `reading` turns both into the caller'
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
 import re
 import reprlib
-import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -126,22 +124,12 @@ def read_json(
 def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes. Raises OSError, or ValueError if it has more."""
     with path.open("rb") as file:
-        size = 0  # unknown, as for a pipe or a device
-        if file.seekable():
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-        data: bytes = b"" if size > limit else file.read((size or limit) + 1)
-    if max(size, len(data)) > limit:
-        raise ValueError(f"it has more than {limit:,} bytes")
+        size = file.seek(0, os.SEEK_END)
+        if size > limit:
+            raise ValueError(f"it has more than {limit:,} bytes")
+        file.seek(0)
+        data: bytes = file.read(size)
     return data
-
-
-def read_head(path: Path, size: int) -> bytes:
-    """The first `size` bytes of a file, or all that it has. Raises OSError, also for a pipe: its bytes come only once."""
-    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # opening a pipe waits for who writes to it
-        raise OSError(errno.EINVAL, "it is a pipe or a device")
-    with path.open("rb") as file:
-        return file.read(size)
 
 
 def parse_text(data: bytes) -> str:

@@ -91,7 +91,16 @@ def load_placement(path: str | Path, problem: Problem) -> Placement:
     _check_same(path, "graph", file.graph, file.fingerprints, problem.graph.fingerprint)
     _check_same(path, "cluster", file.cluster, file.fingerprints, problem.cluster.fingerprint)
     device, priority = _by_operation(path, file, problem.graph, problem.cluster.device_names)
-    return problem.placement(*problem.collapse(device, priority, str(path)))
+    group = problem.grouping.group_of
+    _, first = np.unique(group, return_index=True)
+    torn = np.flatnonzero(device != device[first][group])
+    if len(torn):
+        names = (problem.graph.op_name[v] for v in (torn[0], first[group[torn[0]]]))
+        raise PlacementError(
+            f"{path} puts {' and '.join(map(repr, names))} on different devices",
+            "they belong to one group here; use the grouping that it was made with",
+        )
+    return problem.placement(device[first], None if priority is None else priority[first])
 
 
 def load_assignment(path: str | Path, graph: Graph) -> Assignment:

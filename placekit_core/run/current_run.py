@@ -80,7 +80,7 @@ class Run:
                 )
         else:
             write_json(run_dir / run_directory.CONFIG, data)
-        self.lifecycle.started(data)
+        self.lifecycle.call("placekit_run_started", config=data)
 
     def open(self) -> None:
         """Import the programs, group them, and open the backend on them."""
@@ -179,7 +179,7 @@ class Run:
     def _on_row(self, program: OpenProgram, row: Mapping[str, float]) -> None:
         """A batch was evaluated."""
         self.observer.row(program.name, row, program.evaluate.ledger, self.assembly.backend.unit)
-        self.lifecycle.evaluated(program.directory, program.name, row)
+        self.lifecycle.call("placekit_evaluated", directory=program.directory, program=program.name, row=row)
         if self.stop.asked and not self.stop.deferred:
             raise KeyboardInterrupt
 
@@ -225,4 +225,4 @@ class Run:
                 )
             self._warned = True
         else:
-            self.lifecycle.checkpoint()
+            self.lifecycle.call("placekit_checkpoint")
