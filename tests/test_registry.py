@@ -116,15 +116,6 @@ def placekit_commands():
 """
 
 
-@pytest.mark.parametrize("name", ["help", "--all", "a b c", ""])
-def test_a_command_that_nobody_could_call_makes_its_plugin_broken(plugins, name: str) -> None:
-    registry = plugins(odd=COMMANDS.format(name=name, target="m:a"))
-    assert registry.commands == {}
-    assert registry.broken[0].reason.startswith(
-        f"ValueError: command {name!r} needs a summary and a name of one or two"
-    )
-
-
 def test_in_another_process_a_registry_is_that_of_what_is_installed(plugins) -> None:
     assert pickle.loads(pickle.dumps(plugins(good=GOOD.format(name="mine", target="m:C")))) is installed()
 

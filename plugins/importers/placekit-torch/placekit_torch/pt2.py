@@ -25,7 +25,7 @@ from placekit_torch.pt2_signature import Reader
 from placekit_torch.step import Step
 
 HINT = "a program of torch.export is one file that ends in .pt2, from torch.export.save"
-MAX_JSON, MAX_VALUES = 128 * 2**20, 4_000_000
+MAX_JSON = 128 * 2**20
 MAX_ENTRIES = 200_000
 MAX_DIRECTORY = 64 * 2**20  # bytes of the archive's table of contents
 _LEGACY = "serialized_exported_program.json"  # written by torch 2.6 and older
@@ -98,7 +98,7 @@ def _contents(archive: zipfile.ZipFile) -> tuple[dict[str, Any], dict[str, str]]
         with archive.open(info) as file:
             data = file.read(MAX_JSON + 1)
         try:
-            return parse_json(data, MAX_VALUES, MAX_JSON)
+            return parse_json(data)
         except ValueError as e:
             raise ValueError(f"its file {name!r:.100}: {e}") from None
 
