@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from placekit_scheduling.cache_keys import KeyedCache, digest
+from placekit_scheduling.cache_keys import digest
 from placekit_scheduling.jit import njit
 
 RULES = """
@@ -140,30 +139,6 @@ def test_a_class_on_disk_that_is_gone_is_no_error(tmp_path: Path) -> None:
         assert _printed(script) == [7.0]
 
 
-def test_a_functions_own_options_are_in_its_key() -> None:
-    def plain(x: Any) -> Any:
-        return x + 1
-
-    functions = [njit(cache=True, error_model=model)(plain) for model in ("python", "numpy")]
-    codegen = functions[0].targetdescr.target_context.codegen()
-    assert len({f._cache._index_key((), codegen) for f in functions}) == 2
-
-
-def test_looking_at_a_module_warns_of_nothing() -> None:
-    def sized(x: Any) -> Any:
-        return np.sum(x.bytes)  # numpy warns of `np.bytes`, which nobody reads here
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert digest(njit()(sized))
-
-
 def test_njit_is_called_with_options() -> None:
     with pytest.raises(TypeError, match=r"write @njit\(\)"):
         njit(lambda x: x)
-
-
-def test_functions_of_this_library_have_such_a_key() -> None:
-    from placekit_scheduling.list_scheduling.kernel import place
-
-    assert type(place._cache) is KeyedCache

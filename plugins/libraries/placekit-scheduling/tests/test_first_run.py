@@ -120,19 +120,6 @@ def test_a_run_that_cannot_have_help_compiles_alone(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("entries")
-def test_no_help_where_it_is_useless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For packages that a default run compiles nothing of, in a process that helps, and in one of a sweep."""
-    monkeypatch.setattr(first_run, "usable_cores", lambda: 4)
-    get_help("placekit_doppler")
-    with monkeypatch.context() as m:
-        m.setenv(ALONE, "1")
-        get_help("placekit_absent")
-    monkeypatch.setattr(first_run, "current_process", lambda: type("Worker", (), {"name": "LokyProcess-1"}))
-    get_help("placekit_absent")
-    assert not Started.all
-
-
-@pytest.mark.usefixtures("entries")
 def test_help_compiles_all_from_its_place_on_and_goes_with_its_parent() -> None:
     main("2", str(os.getppid()))
     assert COMPILED == ["something"]  # and neither the broken nor the absent one ended it

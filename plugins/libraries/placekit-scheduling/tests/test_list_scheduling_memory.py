@@ -128,12 +128,6 @@ def test_a_device_that_is_too_small_for_an_output() -> None:
     assert scheduler.earliest_start(2).tolist() == [np.inf, 6]  # 20 bytes would have to be received
 
 
-def test_where_nothing_has_room_everything_may_be_tried() -> None:
-    assert chains([9, 9]).earliest_start(0).tolist() == [0, 0]
-    for rule in RULES:
-        assert chains([9, 9]).run(rule).done
-
-
 def test_persistent_bytes_first_where_there_is_no_room_for_both() -> None:
     """`op` has 8 persistent bytes and 100 of output: nowhere is room for both, on the second device for the first."""
     b = GraphBuilder("both")
@@ -187,19 +181,6 @@ def test_etf_comes_back_to_what_had_no_room() -> None:
         assert scheduler.peak_bytes.tolist() == [30, 9]
 
 
-def test_etf_comes_back_when_a_group_is_bound() -> None:
-    """The second device is too small for `y`, until `x` of the same group is there: then `y` may run nowhere else."""
-    b = GraphBuilder("bound")
-    (x,) = b.add("x", outputs=[2], colocate=0)
-    b.add("y", outputs=[9], colocate=0)
-    b.add("z", inputs=[x], outputs=[1])
-    b.add("long", outputs=[30])
-    p = problem_of(b.build(), machine([40, 8]), [1, 1, 1, 50])
-    for favourite in (None, np.full(4, -1)):
-        scheduler = ListScheduler(p).run("etf", np.asarray([2.0, 3, 1, 4]), favourite=favourite)
-        assert scheduler.start_s.tolist() == [0, 1, 2, 0]
-
-
 def test_multicast_copies_count_where_they_are_read() -> None:
     rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 100, "memory_bytes_per_s": 1.0}
     cluster = Cluster.parse({
@@ -215,16 +196,6 @@ def test_multicast_copies_count_where_they_are_read() -> None:
     scheduler.place(0, 0)
     scheduler.place(1, 1)
     assert scheduler._state.live.tolist() == [4, 4, 0]
-
-
-def test_devices_that_groups_are_kept_off() -> None:
-    b = GraphBuilder("independent")
-    for i in range(4):
-        b.add(f"op{i}")
-    p = problem_of(b.build(), machine([10, 10]), [1] * 4)
-    only = np.broadcast_to([False, True], (4, 2))
-    for rule in RULES:
-        assert ListScheduler(p, only).run(rule).devices().tolist() == [1] * 4
 
 
 def etf_with_favourites_by_definition(scheduler: ListScheduler, favourite: list[int], level: Any) -> None:
@@ -264,16 +235,6 @@ def test_favourites_by_definition(seed: int) -> None:
     etf_with_favourites_by_definition(slow, favourite.tolist(), level)
     assert fast.start_s.tolist() == slow.start_s.tolist()
     assert fast.devices().tolist() == slow.devices().tolist()
-
-
-@given(st.integers(0, 2**32), st.sampled_from([None, 1]))
-@settings(max_examples=60, deadline=None)
-def test_without_favourites_it_is_etf(seed: int, ties: int | None) -> None:
-    p = random_problem(np.random.default_rng(seed))
-    plain = ListScheduler(p).run("etf", seed=ties)
-    other = ListScheduler(p).run("etf", seed=ties, favourite=np.full(p.graph.n, -1))
-    assert other.start_s.tolist() == plain.start_s.tolist()
-    assert other.devices().tolist() == plain.devices().tolist()
 
 
 def test_a_device_waits_for_its_favourite_child() -> None:

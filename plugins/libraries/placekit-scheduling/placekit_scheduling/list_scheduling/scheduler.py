@@ -123,19 +123,15 @@ class ListScheduler:
             self._levels[communication] = b_level(self.problem, communication=communication)
         return self._levels[communication]
 
-    def times(self, op: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[D] when the inputs of ready operation `op` could be on each device, and when it could start there, seconds.
+    def earliest_start(self, op: int) -> NDArray[np.float64]:
+        """[D] when ready operation `op` could start on each device, seconds.
 
         inf where it may not run: its group is elsewhere, is not allowed, or does not fit (see the class).
         """
         self._check_ready(op)
         ready, start = np.empty(self._devices), np.empty(self._devices)
         self._kernel.starts(self._fixed, self._state, int(op), ready, start)
-        return ready, start
-
-    def earliest_start(self, op: int) -> NDArray[np.float64]:
-        """[D] when ready operation `op` could start on each device, seconds; inf where it may not run."""
-        return self.times(op)[1]
+        return start
 
     def place(self, op: int, device: int) -> float:
         """Place ready operation `op` on `device`. Returns when it starts, seconds.
