@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from placekit_sim.compiled_variants import compiled
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_testing.strategies import Case, problems, random_placements, random_problem
-from pydantic import ValidationError
+from placekit_testing.strategies import random_placements, random_problem
 
-from placekit_core import Cluster, Placements, Problem
+from placekit_core import Placements, Problem
 
 BACKENDS = (Simulator, BulkSynchronous)
 
@@ -33,12 +31,6 @@ def batch(problem: Problem, b: int, priorities: bool = True) -> Placements:
     return random_placements(np.random.default_rng(1), problem, b, priorities)
 
 
-def test_wrong_options_are_refused() -> None:
-    for options in ({"noize": 1}, {"ready_order": "lifo"}, {"noise": -1}, {"threads": 0}):
-        with pytest.raises(ValidationError):
-            Simulator(**options)
-
-
 def test_threads_do_not_change_a_bit() -> None:
     problem = some_problem()
     placements = batch(problem, 2000)
@@ -52,40 +44,6 @@ def test_threads_do_not_change_a_bit() -> None:
         for other in results[1:]:
             assert other.value_s.tobytes() == results[0].value_s.tobytes()
             assert other.peak_bytes.tobytes() == results[0].peak_bytes.tobytes()
-
-
-def test_a_noisy_batch_equals_one_by_one() -> None:
-    problem = some_problem()
-    for backend in BACKENDS:
-        session, placements = backend(noise=0.2, noise_repeats=3).open(problem), batch(problem, 20)
-        together = session.evaluate(placements)
-        for i in range(len(placements)):
-            alone = session.evaluate(placements[i : i + 1])
-            assert alone.value_s[0] == together.value_s[i]
-            np.testing.assert_array_equal(alone.peak_bytes[0], together.peak_bytes[i])
-
-
-@settings(max_examples=100, deadline=None)
-@given(case=problems(max_n=20), bulk=st.booleans())
-def test_no_value_is_below_the_bound(case: Case, bulk: bool) -> None:
-    session = (BulkSynchronous if bulk else Simulator)(threads=1).open(case.problem)
-    bound = session.lower_bound()
-    assert bound is not None
-    assert session.evaluate(random_placements(case.rng, case.problem, 8, True)).value_s.min() >= bound
-
-
-def test_out_of_memory_is_a_value() -> None:
-    problem = some_problem()
-    placements = batch(problem, 50)
-    before = Simulator().open(problem).evaluate(placements)
-    assert before.fits.all()
-    limit = int(np.median(before.peak_bytes.max(axis=1)))
-    kinds = {k: v.model_copy(update={"memory_bytes": limit}) for k, v in problem.cluster.kinds.items()}
-    small = Cluster.model_validate({**problem.cluster.model_dump(), "kinds": kinds})
-    after = Simulator().open(Problem(problem.graph, problem.grouping, small, problem.costs)).evaluate(placements)
-    assert after.value_s.tobytes() == before.value_s.tobytes()
-    np.testing.assert_array_equal(after.fits, before.peak_bytes.max(axis=1) <= limit)
-    assert 0 < after.fits.sum() < 50
 
 
 def test_opening_compiles_all_that_a_search_calls(monkeypatch: pytest.MonkeyPatch) -> None:

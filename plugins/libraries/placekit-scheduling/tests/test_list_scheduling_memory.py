@@ -258,7 +258,7 @@ def test_a_device_waits_for_its_favourite_child() -> None:
 def test_favourites_are_checked() -> None:
     p = chains([100]).problem
     for wrong in ([0, 1], [0, 1, 3], [0, 1, -2]):
-        with pytest.raises(PlacementError, match="favourites are 3 operations, or -1"):
+        with pytest.raises(PlacementError, match="favourite must hold 3 operations, or -1"):
             ListScheduler(p).run("etf", favourite=np.asarray(wrong))
-    with pytest.raises(PlacementError, match="'heft' knows no favourite children"):
+    with pytest.raises(PlacementError, match="'heft' does not support favourite children"):
         ListScheduler(p).run("heft", favourite=np.full(3, -1))

@@ -1,8 +1,8 @@
-"""The compiled moves of local searches: proposing one, taking it back.
+"""The compiled moves of local searches: propose a move, undo it.
 
-A move changes the devices of some groups, or the priorities of one, two or all. It is applied at once and noted in a log, so
-that it can be taken back. Half of the moves are guided: they are about a task on the critical path of the current
-schedule, because a move elsewhere rarely makes it shorter.
+A move changes the devices of some groups, or the priorities of one, two or all groups. It is applied at once and recorded in a
+log, so that it can be undone. Half of the moves are guided: they concern a task on the critical path of the current schedule,
+because other moves rarely shorten it.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -25,24 +25,24 @@ TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
 LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
 NEIGHBOURS = 0.5  # share of moves that go to the device of a neighbour
-WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
+WITH_ALIKE = 0.8  # share of swaps that are with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
 RENAMES = 0.15  # share of shifts that exchange two devices for everything
-ANYWHERE = 0.1  # share of shifts that go to any device, and not to that of a neighbour
+ANYWHERE = 0.1  # share of shifts that go to any device instead of a neighbour's
 
 
 class Log(NamedTuple):
-    """What a move changed, newest last, and the critical path of the current schedule.
+    """The changes of the last move, and the critical path of the current schedule.
 
     Attributes:
         counts: [3] devices changed, priorities changed, tasks on the path.
         group, device: groups whose device changed, and their devices before.
         ranked, priority: [g] groups whose priority changed, and their priorities before.
         mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
-        unit: [u] units of the piece that is being made.
-        path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
-            the destination; the number of the task that its start waited for.
-        tail, wanted: [n], [g] space for `set_levels`.
+        unit: [u] units of the current piece.
+        path: [3, tasks] tasks from the end of the schedule back. `TASK`: the operation, or the tensor sent; `TO`: -1 for an
+            operation, or the destination of the transfer; `WHY`: number of the task that it waited for.
+        tail, wanted: [n], [g] working space for `set_levels`.
     """
 
     counts: NDArray[np.int64]
@@ -81,7 +81,7 @@ def _at(hood: Any, device: Any, u: Any) -> Any:
 
 @counted_inner
 def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
-    """Put all groups of a unit on a device where it may run, and note it."""
+    """Move all groups of a unit to a device, if it may run there, and record this."""
     if not hood.allowed[u, target]:
         return
     for k in range(hood.member_ptr[u], hood.member_ptr[u + 1]):
@@ -94,7 +94,7 @@ def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def undo(device: Any, priority: Any, log: Any) -> None:
-    """Take the last move back."""
+    """Undo the last move."""
     for i in range(log.counts[DEVICES] - 1, -1, -1):
         device[log.group[i]] = log.device[i]
     for i in range(log.counts[PRIORITIES] - 1, -1, -1):
@@ -103,7 +103,7 @@ def undo(device: Any, priority: Any, log: Any) -> None:
 
 @counted_inner
 def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
-    """Another device for a unit that has one: with probability `NEIGHBOURS` that of a neighbour, if it may run there."""
+    """Another device that a unit may run on: with probability `NEIGHBOURS` the device of a neighbour."""
     old = _at(hood, device, u)
     degree = hood.near_ptr[u + 1] - hood.near_ptr[u]
     if degree > 0 and uniform(state) < NEIGHBOURS:
@@ -118,7 +118,7 @@ def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
 
 @counted_inner
 def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
-    """Exchange the devices of a unit and another one, preferably one that takes about as long."""
+    """Exchange the devices of a unit and another one, preferably of about the same seconds."""
     row = hood.alike_of[u]
     size = hood.alike_ptr[row + 1] - hood.alike_ptr[row]
     if size > 1 and uniform(state) < WITH_ALIKE:
@@ -133,7 +133,7 @@ def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 @counted_inner
 def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
-    """Move a connected piece of the graph around a unit, all of it on that unit's device: 1 to 16 units."""
+    """Move a connected piece of 1 to 16 units around a unit, all on the same device."""
     old, size = _at(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
     stamp = log.mark[-1] + 1
     log.mark[-1] = stamp
@@ -176,10 +176,10 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 @counted_inner
 def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
-    """Move a unit and all that follows it on its device to a device that this sends to, or likewise backwards.
+    """Move a unit and everything after it on its device to a device that they send to; or everything before it, backwards.
 
-    Stages that are contiguous stay so: the end of one joins the next, or its beginning the one before. Sometimes two
-    devices are exchanged for everything instead.
+    This keeps stages contiguous: the end of a stage joins the next one, or its beginning the one before. Sometimes two
+    devices are exchanged everywhere instead.
     """
     old = _at(hood, device, u)
     other = below(state, hood.allowed.shape[1] - 1)
@@ -223,7 +223,7 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 @counted_inner
 def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
-    """Save a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
+    """Avoid a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
     tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
     u = np.int64(hood.unit_of[flow.group_of[flow.producer[tensor]]])
     home = _at(hood, device, u)
@@ -242,7 +242,7 @@ def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -
 
 @counted_inner
 def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any:
-    """The most urgent group on a device that reads a tensor; -1 if none does."""
+    """The most urgent group on device `dst` that reads a tensor; -1 if there is none."""
     best = np.int64(-1)
     for k in range(flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]):
         v = np.int64(flow.group_of[flow.consumer_op[k]])
@@ -253,7 +253,7 @@ def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any
 
 @counted_inner
 def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
-    """Give a group another priority, and note it."""
+    """Change the priority of a group, and record this."""
     log.ranked[log.counts[PRIORITIES]], log.priority[log.counts[PRIORITIES]] = group, priority[group]
     log.counts[PRIORITIES] += 1
     priority[group] = value
@@ -261,7 +261,7 @@ def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
 
 @counted_inner
 def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
-    """Let a critical task go before the one for which it waited on a device or channel; or shift a priority."""
+    """Let a critical task run before the task that it waited for on a device or channel; or change one priority."""
     m = log.counts[PATH]
     if m > 0 and uniform(state) < 0.5:
         for _ in range(TRIES):
@@ -297,7 +297,7 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 
 @counted_inner
 def _level(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
-    """Give every group the b-level that it has on the present devices."""
+    """Set the priority of every group to its b-level on the current devices."""
     factor = LEAST_FACTOR + (MOST_FACTOR - LEAST_FACTOR) * uniform(state)
     set_levels(flow.levels, device, factor, log.tail, log.wanted)
     for group in range(len(priority)):
@@ -307,9 +307,9 @@ def _level(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
 
 @counted_inner
 def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
-    """Parameters and inputs with no reader left on their device go with the moved unit that reads them.
+    """Move parameters and inputs that have no reader left on their device to a moved unit that reads them.
 
-    Where they may be copied for use, only those go that were on its device.
+    If they may be copied for use, move only those that were on the unit's device.
     """
     for i in range(log.counts[DEVICES]):
         u = hood.unit_of[log.group[i]]
@@ -334,7 +334,7 @@ def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, log: Any) -> None:
-    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [11] are cumulative, the last is 1."""
+    """Make one move: change `device` [g] or `priority` [g], and record it in `log`. `shares` [11] are cumulative up to 1."""
     log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
     while kind < LEVEL and x >= shares[kind]:
