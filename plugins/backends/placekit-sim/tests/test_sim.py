@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,55 +108,3 @@ def test_the_bound_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for session in [Simulator().open(some_problem()) for _ in range(2)]:
         assert [session.lower_bound(), session.lower_bound()] == [2.0, 2.0]
     assert len(asked) == 2
-
-
-CALLER = """
-import numpy as np
-from numba import njit, types
-from placekit_scheduling import kernel_signature
-
-SIGNATURE = types.float64(
-    types.FunctionType(kernel_signature()), types.int64, types.int16[::1], types.float32[::1], types.int32[::1],
-    types.float64[::1], types.int64, types.int64, types.float64[::1],
-)
-
-@njit(SIGNATURE, cache=True, nogil=True)
-def best_device(evaluate, devices, device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    work_ints, work_floats = np.zeros(scratch_ints, np.int32), np.zeros(scratch_floats)
-    best = np.inf
-    for d in range(devices):
-        device[:] = d
-        best = min(best, evaluate(device, priority, ints, floats, work_ints, work_floats, peak))
-    return best
-"""
-MAIN = """
-import numpy as np
-from caller import best_device
-from placekit_core import Cluster
-from placekit_core import GraphBuilder
-from placekit_core import Problem
-from placekit_sim.simulator import BulkSynchronous, Simulator
-
-gpu = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10, "memory_bytes_per_s": 1.0}
-b = GraphBuilder("two")
-b.add("a", flops=1.0)
-b.add("b", flops=1.0)
-for backend, kinds in ((Simulator, {"gpu": gpu}), (BulkSynchronous, {"gpu": {**gpu, "streams": 2}})):
-    problem = Problem.of(b.build(), Cluster.parse({"kinds": kinds, "devices": [{"kind": "gpu"}]}))
-    k = backend().open(problem).kernel()
-    value = best_device(k.function, 1, np.zeros(2, np.int16), np.empty(0, np.float32), k.ints, k.floats,
-                        k.scratch_ints, k.scratch_floats, np.empty(1))
-    print(value)
-print(len(best_device.stats.cache_hits), len(best_device.stats.cache_misses))
-"""
-
-
-@pytest.mark.slow
-def test_a_compiled_search_is_cached_on_disk(tmp_path: Path) -> None:
-    (tmp_path / "caller.py").write_text(CALLER)
-    (tmp_path / "main.py").write_text(MAIN)
-    out = [
-        subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
-    assert out == ["4.0\n2.0\n0 1\n", "4.0\n2.0\n1 0\n"]  # compiled by the first process, loaded by the second

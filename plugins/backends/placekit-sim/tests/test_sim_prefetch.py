@@ -82,15 +82,6 @@ def test_weights_on_the_device_are_never_copied(prefetch: int | None) -> None:
     assert peak == 15  # w0, w2 and the copy
 
 
-def test_resident_weights_count_no_readers() -> None:
-    """An operation that reads only what is on its device is none of those that `prefetch` counts."""
-    _, _, schedule = run(network([4, 4, 4, 4]), 10, 0, {"w1": GPU, "w2": GPU})
-    assert copies(schedule) == [
-        (0, 0, 4),
-        (3, 14, 18),
-    ]  # when the reader of w0 has ended, two operations before its own
-
-
 @pytest.mark.parametrize(("prefetch", "copied"), [(None, 3), (0, 5), (1, 5), (2, 4), (3, 4), (4, 3)])
 def test_what_is_read_again_soon_stays_and_what_is_read_late_is_copied_again(prefetch: int | None, copied: int) -> None:
     """Forward and backward: w0 w1 w2 w2 w1 w0. A weight stays for readers that are at most prefetch + 1 apart."""

@@ -12,7 +12,6 @@ from placekit_grouping.groupers import (
     HeavyEdgeGrouper,
     MetisGrouper,
     ModuleGrouper,
-    NoGrouper,
 )
 from placekit_layers.units import Units
 from placekit_testing.strategies import random_step
@@ -168,16 +167,6 @@ def test_interleaved_modules_are_split() -> None:
     assert grouping.names == ("m", "n", "m (2)", "n (2)")
 
 
-def test_co_located_operations_take_in_what_is_between_them() -> None:
-    b = GraphBuilder("around")
-    (x,) = b.add("before", outputs=[1], colocate=0, module="a")
-    (y,) = b.add("between", inputs=[x], outputs=[1], module="b")
-    b.add("after", inputs=[y], colocate=0, module="c")
-    graph = b.build()
-    assert ModuleGrouper().group(graph, RNG).count == 1
-    assert NoGrouper().group(graph, RNG).count == 2  # the finest grouping promises no order
-
-
 def test_cpu_operations_stay_apart() -> None:
     b = GraphBuilder("embedding")
     w = b.source("w", 9, colocate=0)
@@ -200,13 +189,3 @@ def test_merging_by_hand() -> None:
     assert grouping.group_of.tolist() == [0, 1, 1]
     assert grouping.names == ("left", "right +1")
     assert ModuleGrouper(max_groups=1).group(b.build(), RNG).count == 1
-
-
-def test_merging_avoids_cycles() -> None:
-    """a -> b -> c and a -> c: `a` exchanges most with `c`, but `b` is between them."""
-    b = GraphBuilder("triangle")
-    x, y = b.add("a", outputs=[90, 1], flops=1, module="a")
-    (z,) = b.add("b", inputs=[y], outputs=[1], flops=1e14, module="b")
-    b.add("c", inputs=[x, z], flops=1e14, module="c")
-    grouping = ModuleGrouper(max_groups=2).group(b.build(), RNG)
-    assert grouping.group_of.tolist() == [0, 0, 1]

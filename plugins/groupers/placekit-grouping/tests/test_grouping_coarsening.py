@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_grouping import coarsening
 from placekit_grouping.contraction import Contraction
-from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
+from placekit_grouping.groupers import ChainsGrouper, HeavyEdgeGrouper, MetisGrouper
 from placekit_layers.repeated import nominal_s
 from placekit_layers.units import Units
-from placekit_testing.strategies import random_step
 
-from placekit_core import Graph, GraphBuilder, Grouper, Grouping
+from placekit_core import Graph, GraphBuilder, Grouper
 
 RNG = np.random.default_rng(0)
 
@@ -64,20 +63,6 @@ DIAMOND = drawn(
 def test_chains_by_hand() -> None:
     """a -> b, then c and d side by side, then e -> f -> g."""
     assert groups(DIAMOND, ChainsGrouper()) == ["ab", "c", "d", "efg"]
-
-
-@given(st.integers(0, 2**32), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_chains_are_those_of_colocation_that_keeps_branches(seed: int, n: int) -> None:
-    """Where no kernels of the forward phase are co-located; what follows them may follow another of equals."""
-    graph = random_step(np.random.default_rng(seed), n)
-    graph = graph.replace(colocate=np.where(graph.kernel & (graph.phase == 0), -1, graph.colocate).astype(np.int32))
-    leading = Units.build(graph).leading
-    chains, branches = (
-        Grouping.of(grouper.group(graph, RNG).group_of[leading]).group_of.tolist()
-        for grouper in (ChainsGrouper(), ColocationGrouper(keep_branches=True))
-    )
-    assert chains == branches
 
 
 @pytest.fixture

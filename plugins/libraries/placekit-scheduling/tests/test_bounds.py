@@ -164,38 +164,6 @@ def test_branches_are_sent_or_made_one_after_another(length: int) -> None:
     assert bound("communication", two_streams) == pytest.approx(8)
 
 
-def test_transfers_between_kinds() -> None:
-    """What only a CPU may run between what only a GPU may run: two transfers of 5 s on the path."""
-    b = GraphBuilder("there and back")
-    [x] = b.add("first", outputs=[5], allowed="gpu")
-    [y] = b.add("host", inputs=[x], outputs=[5], allowed="cpu")
-    b.add("last", inputs=[y], allowed="gpu")
-    p = problem_of(b.build(), machine(2, 1, rate=1), [1, 1, 1])
-    assert critical_path_bound(p) == 3
-    assert bound("communication", p) == 13
-
-
-def test_channel_with_more_kinds_than_an_integer_has_bits() -> None:
-    """A CPU, 66 kinds of GPUs of which the last three have fast links: only slow ones are said to be slow."""
-    rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10**9, "memory_bytes_per_s": 1.0}
-    gpus = [f"g{i}" for i in range(66)]
-    cluster = Cluster.parse({
-        "kinds": {"c": {**rates, "type": "cpu"}, **dict.fromkeys(gpus, rates)},
-        "devices": [{"kind": k} for k in ("c", *gpus)],
-        "links": [{"a": d, "b": "hub", "bytes_per_s": 1.0 if i < 63 else 1e6}
-                  for i, d in enumerate(f"{g}:0" for g in gpus)] + [{"a": "c:0", "b": "hub", "bytes_per_s": 1e6}],
-    })  # fmt: skip
-    b = GraphBuilder("two")
-    t = b.add("a", outputs=[6], allowed="cpu")
-    b.add("b", inputs=t, allowed="gpu")
-    p = problem_of(b.build(), cluster, [1e-9, 1e-9])
-    device = np.asarray([0, 66], np.int16)
-    fast = 1e-5 + float(p.cluster.routes.latency_s[0, 66])
-    assert p.allowed[np.arange(2), device].all()
-    assert 0 < bound("channel", p) <= fast
-    assert makespan_bound(p) <= fast
-
-
 def test_channel() -> None:
     """Four tensors of 5 s must leave the CPU, which sends one at a time; a kernel of 2 s before, one of 1 s after."""
     b = GraphBuilder("feed")

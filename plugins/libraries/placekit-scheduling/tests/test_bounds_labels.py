@@ -108,25 +108,6 @@ def test_gradients_are_sent_or_made_one_after_another() -> None:
     assert 10 < trees_alone(three_links) < trees_alone(relaxation)
 
 
-def test_channels_next_to_a_device() -> None:
-    """Direct links: a channel from each other device. A hub: one channel in, one out, or one for both."""
-    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 100, "memory_bytes_per_s": 1.0}
-    for link, into in (
-        ({"mesh": "*"}, 3), ({"a": "g:*", "b": "hub"}, 1), ({"a": "g:*", "b": "hub", "concurrent": 2}, 2),
-        ({"a": "g:*", "b": "hub", "duplex": "half"}, 1),
-    ):  # fmt: skip
-        cluster = Cluster.parse({
-            "kinds": {"g": kind}, "devices": [{"kind": "g", "count": 4}], "links": [{"bytes_per_s": 1.0, **link}],
-        })  # fmt: skip
-        around = Relaxation.of(problem_of(module(2, 1, 1, 1), cluster, [1] * 4)).surroundings
-        assert around is not None
-        assert around.into.tolist() == around.out.tolist() == [into]
-    free = machine(4, concurrent="unlimited")
-    around = Relaxation.of(problem_of(module(2, 1, 1, 1), free, [1] * 4)).surroundings
-    assert around is not None
-    assert (around.prices(labels.TREE_SHARES, False)[:, :, 1:] < 1e-6).all()
-
-
 def test_large_tables_and_wide_machines_leave_heads_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem_of(accumulation(9, 4), machine(4), [1.0] * 27)
     raised = all_bounds(p)["tree"]

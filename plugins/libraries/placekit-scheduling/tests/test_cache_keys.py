@@ -89,20 +89,6 @@ def test_what_a_closure_holds_is_used() -> None:
     assert digest(adding(np.zeros(2))) != digest(adding(np.ones(2)))
 
 
-@njit(cache=True)
-def _down(x: Any) -> Any:
-    return _next(x - 1) if x else 0
-
-
-@njit(cache=True)
-def _next(x: Any) -> Any:
-    return _down(x)
-
-
-def test_functions_that_call_one_another_have_a_key() -> None:
-    assert len({digest(_down), digest(_next)}) == 2
-
-
 def _printed(script: Path) -> list[float]:
     environment = {**os.environ, "NUMBA_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True)
@@ -125,18 +111,6 @@ def test_code_on_disk_follows_other_files(tmp_path: Path) -> None:
     assert run(RULES) == [9.0, 0], "loaded"
     assert run(RULES.replace("times=4", "times=6")) == [12.0, 1]
     assert run(RULES) == [9.0, 0], "what was there before is found again"
-
-
-@pytest.mark.slow
-def test_a_class_on_disk_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "disk_first.py").write_text(
-        "from placekit_scheduling.jit import njit\n@njit(cache=True)\ndef first(p): return p[0]\n"
-    )
-    script, pairs = tmp_path / "script.py", "from typing import NamedTuple\nclass {}(NamedTuple):\n    a: float\n"
-    for name in ("Pair", "Both"):
-        (tmp_path / "disk_pairs.py").write_text(pairs.format(name))
-        script.write_text(f"from disk_first import first\nimport disk_pairs\nprint(first(disk_pairs.{name}(7.0)))")
-        assert _printed(script) == [7.0]
 
 
 def test_njit_is_called_with_options() -> None:

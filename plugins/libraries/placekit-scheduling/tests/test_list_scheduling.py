@@ -108,17 +108,6 @@ def test_first_consumer_binds_sources() -> None:
     assert scheduler.earliest_start(3).tolist() == [np.inf, 1]  # and so is its update
 
 
-def test_sources_tied_to_another_type_stay_there() -> None:
-    b = GraphBuilder("embedding")
-    w = b.source("w", 6, colocate=0)
-    b.add("lookup", inputs=[w], colocate=0, allowed="cpu")
-    b.add("decode", inputs=[w], allowed="gpu")
-    scheduler = ListScheduler(problem_of(b.build(), machine(1, 1), [0, 1, 1]))
-    assert scheduler.earliest_start(2).tolist() == [6, np.inf]
-    scheduler.place(2, 0)
-    assert scheduler.group_device.tolist() == [1, 0]
-
-
 def test_groups_go_where_their_persistent_bytes_fit() -> None:
     """Two groups of 6 bytes on devices of 10: the second goes to the other device, a third wherever it may."""
     b = GraphBuilder("memory")

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from placekit_scheduling import RULES, ListScheduler, b_level
 from schedule_problems import problem_of
 
-from placekit_core import Cluster, CostTable, GraphBuilder, PlacementError, Problem
+from placekit_core import Cluster, GraphBuilder, PlacementError, Problem
 
 
 def machine(memory: list[int], streams: int = 1) -> Cluster:
@@ -128,15 +128,6 @@ def test_a_device_that_is_too_small_for_an_output() -> None:
     assert scheduler.earliest_start(2).tolist() == [np.inf, 6]  # 20 bytes would have to be received
 
 
-def test_persistent_bytes_first_where_there_is_no_room_for_both() -> None:
-    """`op` has 8 persistent bytes and 100 of output: nowhere is room for both, on the second device for the first."""
-    b = GraphBuilder("both")
-    w = b.source("w", 8, colocate=0)
-    b.add("op", inputs=[w], outputs=[100], colocate=0)
-    scheduler = ListScheduler(problem_of(b.build(), machine([5, 10]), [0, 1]))
-    assert scheduler.earliest_start(1).tolist() == [np.inf, 0]
-
-
 def test_sources_that_would_be_bound_need_room() -> None:
     """Two weights of one free group count once, and make the first device too small."""
     b = GraphBuilder("weights")
@@ -179,23 +170,6 @@ def test_etf_comes_back_to_what_had_no_room() -> None:
         assert scheduler.group_device.tolist() == [1, 1, 0, 1, 1]
         assert scheduler.start_s.tolist() == [0, 1, 0, 2, 3]
         assert scheduler.peak_bytes.tolist() == [30, 9]
-
-
-def test_multicast_copies_count_where_they_are_read() -> None:
-    rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 100, "memory_bytes_per_s": 1.0}
-    cluster = Cluster.parse({
-        "kinds": {"g": rates}, "devices": [{"kind": "g", "count": 3}], "multicast": True,
-        "links": [{"a": "g:*", "b": "hub", "bytes_per_s": 1, "reverse": {"bytes_per_s": 1, "concurrent": "unlimited"}}],
-    })  # fmt: skip
-    b = GraphBuilder("fan")
-    (x,) = b.add("a", outputs=[4])
-    for i in range(3):
-        b.add(f"r{i}", inputs=[x])
-    p = Problem.of(b.build(), cluster, None, CostTable(("g",), np.ones((4, 1)), np.zeros((4, 1), bool)))
-    scheduler = ListScheduler(p)
-    scheduler.place(0, 0)
-    scheduler.place(1, 1)
-    assert scheduler._state.live.tolist() == [4, 4, 0]
 
 
 def etf_with_favourites_by_definition(scheduler: ListScheduler, favourite: list[int], level: Any) -> None:

@@ -66,15 +66,6 @@ def test_levels_by_hand() -> None:
     assert transfer_cost(problem_of(p.graph, machine(1), [0, 2, 3, 1])).tolist() == [0, 0]
 
 
-def test_costs_are_of_allowed_devices() -> None:
-    b = GraphBuilder("types")
-    b.add("any")
-    b.add("cpu", allowed="cpu")
-    p = problem_of(b.build(), machine(3, 1), [[1, 5], [1, 7]])
-    assert b_level(p).tolist() == [2, 7]
-    assert b_level(p, "min").tolist() == [1, 7]
-
-
 def test_group_priority() -> None:
     b = GraphBuilder("priority")
     w = b.source("w", 1)

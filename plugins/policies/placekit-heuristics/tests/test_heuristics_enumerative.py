@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import partial
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,10 +28,6 @@ from placekit_core import (
 )
 
 PROGRAMS = [("chainmm", 4), ("ffnn", 8), ("llama_block", 8)]
-PUBLISHED = {
-    "chain_mm_112nodes": (16, 4, 16, 8, 16, 8, 8),
-    "ffnn_192nodes": (16, 16, 16, 16, 4, 16, 16, 16, 16, 16, 16, 16),
-}
 
 
 class TestEnumerative(PolicyContract):
@@ -186,18 +180,6 @@ def test_steps_are_balanced(name: str, devices: int) -> None:
         assert count.min() == len(ops) // devices
 
 
-def test_meta_operations_are_ordered_topologically() -> None:
-    """The second in the graph comes first if the first one reads from it; ties keep the order of the graph."""
-    graph = Sharded()
-    graph.add("late", "shard", [])
-    graph.add("early", "shard", [])
-    graph.add("late", "reduce", [1])
-    graph.add("last", "shard", [])
-    problem = Problem.of(graph.build(), machine(2))
-    names = [problem.graph.columns["meta_op"][ops[0]] for ops in from_columns(problem.graph)]
-    assert names == ["early", "late", "late", "last"]
-
-
 def test_operations_for_cpus_go_there() -> None:
     """Shards are balanced over the GPUs, those that only CPUs may run over the CPUs."""
     graph = Sharded()
@@ -210,16 +192,6 @@ def test_operations_for_cpus_go_there() -> None:
     assert sorted(device[2:]) == [0, 0, 1, 1]
     only_cpus = Problem.of(problem.graph, machine(0, cpus=3))
     assert np.bincount(only_cpus.expand(place(only_cpus).device)[1:]).tolist() == [2, 2, 2]
-
-
-def test_source_that_may_not_be_where_it_is_read() -> None:
-    """It goes to the nearest device that it may be on, and is sent from there."""
-    graph = Sharded()
-    table = graph.source(4, allowed="cpu")
-    graph.add("a", "shard", [table])
-    graph.add("a", "shard", [table])
-    problem = Problem.of(graph.build(), machine(2, cpus=1))
-    assert problem.expand(place(problem).device).tolist()[0] == 2
 
 
 def test_samples_take_the_best() -> None:
@@ -269,16 +241,3 @@ def test_recovered_runs() -> None:
     b = [graph.add("a", "reduce", a[:2]), graph.add("a", "reduce", a[1:])]
     graph.add("b", "reduce", b)
     assert [s.tolist() for s in recovered(graph.build())] == [[0, 1, 3], [4, 5], [6]]
-
-
-@pytest.mark.skipif("PLACEKIT_SAMPLES" not in os.environ, reason="needs the published graphs: PLACEKIT_SAMPLES")
-@pytest.mark.parametrize("file", PUBLISHED)
-def test_meta_operations_of_the_published_graphs(file: str) -> None:
-    """Recovered, they are those of the fresh decomposition: 3 products and a sum, and FFNN's eight expressions."""
-    pytest.importorskip("placekit_formats")
-    path = Path(os.environ["PLACEKIT_SAMPLES"]) / "doppler" / f"gdp_{file}.txt"
-    graph = load_programs({"name": "doppler", "path": str(path)})[0].graph
-    assert tuple(len(s) for s in recovered(graph)) == PUBLISHED[file]
-    problem = Problem.of(graph, machine(4))
-    device = problem.expand(place(problem, meta_operations="recovered").device)
-    assert all(np.ptp(np.bincount(device[ops], minlength=4)) == 0 for ops in recovered(graph))

@@ -183,14 +183,6 @@ def test_inception_with_a_branch_per_device() -> None:
     assert set(device.tolist()) == {0}
 
 
-@pytest.mark.slow
-def test_resnet_is_on_one_gpu() -> None:
-    graph = network("resnet", image_size=64, blocks=(1, 1, 1, 1), batch=4, width=0.125, classes=10)
-    assert set(placed(Expert(), Problem.of(graph, machine(4)))[0].tolist()) == {0}
-    deep = network("resnet", depth=200, image_size=64, blocks=(1, 2, 1, 1), batch=4, width=0.125, classes=10)
-    assert set(placed(Expert(), Problem.of(deep, machine(4)))[0].tolist()) == {0}
-
-
 def test_branches_by_data_where_submodules_are_layers() -> None:
     """A branch may be several submodules and functions one after the other, as in other definitions of Inception."""
     torch = pytest.importorskip("torch")
@@ -236,13 +228,6 @@ def layered(cpu_only: bool = False) -> Graph:
             state[layer] = [below]
     b.add("loss", inputs=state[1], outputs=[4], flops=1e3, allowed="cpu" if cpu_only else "")
     return b.build()
-
-
-def test_recurrent_layers_without_call_path() -> None:
-    graph = layered(cpu_only=True)
-    device, task = placed(Expert(), Problem.of(graph, machine(2)))
-    assert device.tolist() == [0, 0, 1, 0, 1, 0, 1, 2]
-    assert task.evaluate.notes == []
 
 
 def test_a_group_goes_where_most_of_its_seconds_belong() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
-from placekit_heuristics.baechi import MEtf, MSct, MTopo, edges, favourite_children, first_use
+from placekit_heuristics.baechi import MEtf, MSct, MTopo, edges, favourite_children
 from placekit_heuristics.list_scheduling import Cpop, Etf, Peft
 from placekit_heuristics.simple import accelerators
 from placekit_scheduling import ListScheduler, b_level, group_priority
@@ -85,33 +85,6 @@ def test_m_topo_leaves_a_device_where_persistent_bytes_do_not_fit() -> None:
     assert devices(MTopo(), problem_of(chain(4, 0, persistent=10), machine([12, 48]), 1)) == [0, 1, 1, 1]
     three = problem_of(chain(3, 0, persistent=10), machine([19, 19]), 1)  # nowhere is room for the third: most is left
     assert sorted(devices(MTopo(), three)[:2]) == [0, 1]
-
-
-def test_m_topo_counts_a_group_once() -> None:
-    """A parameter of 30 bytes that its update writes into, four outputs of 10: the cap is 70 / 2 + 30 = 65."""
-    b = GraphBuilder("one update")
-    w = b.source("w", 30, colocate=0)
-    last = b.add("op0", inputs=[w], outputs=[10])
-    for i in range(1, 4):
-        last = b.add(f"op{i}", inputs=last, outputs=[10])
-    b.output(len(b.operations), 30, storage=w)
-    b.add("update", inputs=[w, *last], phase="update", colocate=0)
-    problem = problem_of(b.build(), machine([100, 100]), [0, 1, 1, 1, 1, 1])
-    assert problem.expand(place(MTopo(), problem).device).tolist() == [0, 0, 0, 0, 1, 0]
-
-
-def test_parameters_go_with_their_first_reader() -> None:
-    b = GraphBuilder("training")
-    tensors: list[int] = []
-    weights = [b.source(f"w{i}", 4, colocate=i) for i in range(3)]
-    for i in range(3):
-        tensors = b.add(f"forward{i}", inputs=[*tensors[-1:], weights[i]], outputs=[4])
-    for i in range(3):
-        b.add(f"update{i}", inputs=[tensors[-1], weights[i]], colocate=i)
-    b.source("unread", 1)
-    problem = problem_of(b.build(), machine([100, 100]), [0, 0, 0, 1, 1, 1, 1, 1, 1, 0])
-    group = problem.grouping.group_of
-    assert first_use(problem).tolist() == [group[i] for i in (0, 3, 1, 4, 2, 5, 9)]
 
 
 def test_m_etf_breaks_ties_in_topological_order() -> None:

@@ -115,11 +115,12 @@ def _start(task: Task, loads: Loads, rng: Generator) -> dict[str, Any]:
     starts = Placements.of(np.concatenate([starts.device, _chain(task, rng)]))
     values = fitting(task.evaluate(starts))
     row = int(np.argmin(values))
+    floor_s = float(task.evaluate.session.lower_bound() or 0.0)
     return {
         "device": starts.device[row].copy(),
         "value_s": float(values[row]),
-        "bound_s": float(task.evaluate.session.lower_bound() or 0.0),
-        "floor_s": float(task.evaluate.session.lower_bound() or 0.0),
+        "bound_s": floor_s,
+        "floor_s": floor_s,
         "tick_s": _scale(float(values[row]), loads) / FEW_TICKS,
         "excluded_s": math.inf,
         "without": np.zeros((0, task.problem.g), np.int16),
@@ -178,21 +179,10 @@ class LoadSearch:
         self.random_seed = int(state["random_seed"])
         self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
         self.found, self.found_s = self.device, self.value_s  # the last solution, and its value
+        self._saved = tuple(state)
 
     def state(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "value_s": self.value_s,
-            "bound_s": self.bound_s,
-            "floor_s": self.floor_s,
-            "tick_s": self.tick_s,
-            "excluded_s": self.excluded_s,
-            "without": self.without,
-            "random_seed": self.random_seed,
-            "slices": self.slices,
-            "spent": self.spent,
-            "done": self.done,
-        }
+        return {name: getattr(self, name) for name in self._saved}
 
     def placement(self) -> Placement:
         """The best placement evaluated."""

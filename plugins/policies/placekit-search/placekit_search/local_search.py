@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -128,16 +129,12 @@ class LocalSearch:
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
         """Run for a while within the budget, and charge the evaluations to it."""
-        task = self.context.task
         if self.context.kernel is None:
             self.one(hood, temperature)
             return
         # at least one, because the budget of seconds may just have ended
-        count = max(1, int(min(self.context.chunk(), task.evaluate.remaining)))
-        began = time.perf_counter()
-        total = self.walk(hood, count, temperature, factor)
-        self.context.evaluation_s = (time.perf_counter() - began) / count
-        task.evaluate.charge(count, self.placements(best=True), total / count)
+        count = max(1, int(min(self.context.chunk(), self.context.task.evaluate.remaining)))
+        walk_all([(self, hood, temperature, factor)], count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
         """Whether some unit has a choice of devices, or another order may be better.
@@ -178,6 +175,22 @@ class LocalSearch:
         at = self.at
         device, priority = (at.best_device, at.best_priority) if best else (at.device, at.priority)
         return Placements.of(device, priority if len(priority) else None)
+
+
+def walk_all(
+    walks: Sequence[tuple[LocalSearch, Neighbourhood, float, float]], count: int, pool: Executor | None = None
+) -> None:
+    """Run `LocalSearch.walk` for each (chain, neighbourhood, temperature, factor), and charge the evaluations."""
+    context, began = walks[0][0].context, time.perf_counter()
+    if pool is None:
+        total = sum(chain.walk(hood, count, *temperature) for chain, hood, *temperature in walks)
+    else:
+        jobs = [pool.submit(chain.walk, hood, count, *temperature) for chain, hood, *temperature in walks]
+        total = sum(job.result() for job in jobs)
+    evaluations = count * len(walks)
+    context.evaluation_s = (time.perf_counter() - began) / evaluations
+    best = min((chain for chain, *_ in walks), key=rank)
+    context.task.evaluate.charge(evaluations, best.placements(best=True), total / evaluations)
 
 
 def rank(chain: LocalSearch) -> tuple[bool, float]:

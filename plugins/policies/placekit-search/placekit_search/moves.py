@@ -74,13 +74,13 @@ def new_log(units: int, groups: int, tasks: int, operations: int) -> Log:
 
 
 @counted_inner
-def _at(hood: Any, device: Any, u: Any) -> Any:
+def _device_of(hood: Any, device: Any, u: Any) -> Any:
     """Device of a unit: that of its first group."""
     return np.int64(device[hood.member[hood.member_ptr[u]]])
 
 
 @counted_inner
-def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
+def _move_unit(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
     """Move all groups of a unit to a device, if it may run there, and record this."""
     if not hood.allowed[u, target]:
         return
@@ -104,10 +104,10 @@ def undo(device: Any, priority: Any, log: Any) -> None:
 @counted_inner
 def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
     """Another device that a unit may run on: with probability `NEIGHBOURS` the device of a neighbour."""
-    old = _at(hood, device, u)
+    old = _device_of(hood, device, u)
     degree = hood.near_ptr[u + 1] - hood.near_ptr[u]
     if degree > 0 and uniform(state) < NEIGHBOURS:
-        d = _at(hood, device, hood.near[hood.near_ptr[u] + below(state, degree)])
+        d = _device_of(hood, device, hood.near[hood.near_ptr[u] + below(state, degree)])
         if d != old and hood.allowed[u, d]:
             return d
     while True:
@@ -125,16 +125,16 @@ def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
         w = np.int64(hood.alike[hood.alike_ptr[row] + below(state, size)])
     else:
         w = np.int64(hood.movable[below(state, len(hood.movable))])
-    a, b = _at(hood, device, u), _at(hood, device, w)
+    a, b = _device_of(hood, device, u), _device_of(hood, device, w)
     if a != b and hood.allowed[u, b] and hood.allowed[w, a]:
-        _put(hood, device, u, b, log)
-        _put(hood, device, w, a, log)
+        _move_unit(hood, device, u, b, log)
+        _move_unit(hood, device, w, a, log)
 
 
 @counted_inner
 def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
     """Move a connected piece of 1 to 16 units around a unit, all on the same device."""
-    old, size = _at(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
+    old, size = _device_of(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
     stamp = log.mark[-1] + 1
     log.mark[-1] = stamp
     log.unit[0], log.mark[u] = u, stamp
@@ -146,17 +146,17 @@ def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) ->
         degree = hood.near_ptr[w + 1] - hood.near_ptr[w]
         if degree > 0:
             x = hood.near[hood.near_ptr[w] + below(state, degree)]
-            if log.mark[x] != stamp and _at(hood, device, x) == old:
+            if log.mark[x] != stamp and _device_of(hood, device, x) == old:
                 log.unit[count], log.mark[x] = x, stamp
                 count += 1
     for k in range(count):
-        _put(hood, device, log.unit[k], target, log)
+        _move_unit(hood, device, log.unit[k], target, log)
 
 
 @counted_inner
 def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     """Exchange two devices for all units of a region, or of an interval of b-levels."""
-    a, b = _at(hood, device, u), below(state, hood.allowed.shape[1] - 1)
+    a, b = _device_of(hood, device, u), below(state, hood.allowed.shape[1] - 1)
     if b >= a:
         b += 1
     row = hood.region_of[u]
@@ -167,11 +167,11 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
         first = below(state, size - length + 1)
         end = first + length
     for k in range(first, end):
-        here = _at(hood, device, units[k])
+        here = _device_of(hood, device, units[k])
         if here == a:
-            _put(hood, device, units[k], b, log)
+            _move_unit(hood, device, units[k], b, log)
         elif here == b:
-            _put(hood, device, units[k], a, log)
+            _move_unit(hood, device, units[k], a, log)
 
 
 @counted_inner
@@ -181,17 +181,17 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     This keeps stages contiguous: the end of a stage joins the next one, or its beginning the one before. Sometimes two
     devices are exchanged everywhere instead.
     """
-    old = _at(hood, device, u)
+    old = _device_of(hood, device, u)
     other = below(state, hood.allowed.shape[1] - 1)
     if other >= old:
         other += 1
     if uniform(state) < RENAMES:
         for w in range(len(hood.allowed)):
-            here = _at(hood, device, w)
+            here = _device_of(hood, device, w)
             if here == old:
-                _put(hood, device, w, other, log)
+                _move_unit(hood, device, w, other, log)
             elif here == other:
-                _put(hood, device, w, old, log)
+                _move_unit(hood, device, w, old, log)
         return
     forward = uniform(state) < 0.5
     stamp = log.mark[-1] + 1
@@ -209,7 +209,7 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
             x = hood.after[e] if forward else hood.before[e]
             if log.mark[x] == stamp:
                 continue
-            here = _at(hood, device, x)
+            here = _device_of(hood, device, x)
             if here == old:
                 log.unit[count], log.mark[x] = x, stamp
                 count += 1
@@ -218,7 +218,7 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
                 if not anywhere and below(state, seen) == 0:
                     target = here
     for k in range(count):
-        _put(hood, device, log.unit[k], target, log)
+        _move_unit(hood, device, log.unit[k], target, log)
 
 
 @counted_inner
@@ -226,18 +226,18 @@ def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -
     """Avoid a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
     tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
     u = np.int64(hood.unit_of[flow.group_of[flow.producer[tensor]]])
-    home = _at(hood, device, u)
+    home = _device_of(hood, device, u)
     if uniform(state) < 0.5:
         end = hood.tree_first[u] + 1
         if uniform(state) < 0.3:
             end = hood.tree_end[u]
         for k in range(hood.tree_first[u], end):
-            _put(hood, device, hood.tree[k], dst, log)
+            _move_unit(hood, device, hood.tree[k], dst, log)
         return
     for k in range(flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]):
         reader = np.int64(hood.unit_of[flow.group_of[flow.consumer_op[k]]])
-        if _at(hood, device, reader) == dst:
-            _put(hood, device, reader, home, log)
+        if _device_of(hood, device, reader) == dst:
+            _move_unit(hood, device, reader, home, log)
 
 
 @counted_inner
@@ -252,7 +252,7 @@ def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any
 
 
 @counted_inner
-def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
+def _set_priority(priority: Any, group: Any, value: Any, log: Any) -> None:
     """Change the priority of a group, and record this."""
     log.ranked[log.counts[PRIORITIES]], log.priority[log.counts[PRIORITIES]] = group, priority[group]
     log.counts[PRIORITIES] += 1
@@ -275,8 +275,8 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
             if a >= 0 and b >= 0 and a != b and priority[a] <= priority[b]:
                 high, low = priority[b], priority[a]
                 after = low if uniform(state) < 0.5 else np.float32(high - abs(high) * np.float32(1e-4))
-                _rank(priority, a, high, log)
-                _rank(priority, b, after, log)
+                _set_priority(priority, a, high, log)
+                _set_priority(priority, b, after, log)
                 return
     v = np.int64(-1)
     if m > 0:
@@ -292,17 +292,17 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
         scale = max(scale, abs(priority[k]))
     step = scale * np.float32(2.0 ** (-6.0 * uniform(state)))
     value = priority[v] + (step if uniform(state) < 0.5 else -step)
-    _rank(priority, v, min(max(value, -scale), scale), log)
+    _set_priority(priority, v, min(max(value, -scale), scale), log)
 
 
 @counted_inner
-def _level(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
+def _set_levels(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
     """Set the priority of every group to its b-level on the current devices."""
     factor = LEAST_FACTOR + (MOST_FACTOR - LEAST_FACTOR) * uniform(state)
     set_levels(flow.levels, device, factor, log.tail, log.wanted)
     for group in range(len(priority)):
         if log.wanted[group] != priority[group]:
-            _rank(priority, group, log.wanted[group], log)
+            _set_priority(priority, group, log.wanted[group], log)
 
 
 @counted_inner
@@ -320,16 +320,16 @@ def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
             x = hood.near[e]
             if not hood.source[x]:
                 continue
-            home = _at(hood, device, x)
+            home = _device_of(hood, device, x)
             if home == here or (flow.streams and home != log.device[i]):
                 continue
             needed = False
             for f in range(hood.near_ptr[x], hood.near_ptr[x + 1]):
-                if _at(hood, device, hood.near[f]) == home:
+                if _device_of(hood, device, hood.near[f]) == home:
                     needed = True
                     break
             if not needed:
-                _put(hood, device, x, here, log)
+                _move_unit(hood, device, x, here, log)
 
 
 @njit(cache=True, nogil=True)
@@ -345,7 +345,7 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
     if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
         kind = SINGLE
     if kind == LEVEL:
-        _level(state, flow, device, priority, log)
+        _set_levels(state, flow, device, priority, log)
         return
     if kind == ORDER or len(hood.movable) == 0:
         _order(state, flow, device, priority, log)
@@ -370,7 +370,7 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
             if uniform(state) < CRITICAL_SWAPS:
                 _swap(state, hood, device, u, log)
             else:
-                _put(hood, device, u, _target(state, hood, device, u), log)
+                _move_unit(hood, device, u, _target(state, hood, device, u), log)
     elif kind == SWAP:
         _swap(state, hood, device, u, log)
     elif kind == EXCHANGE:
@@ -381,10 +381,10 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
             _piece(state, hood, device, u, target, log)
         elif kind == CLUSTER:
             for k in range(hood.tree_first[u], hood.tree_end[u]):
-                _put(hood, device, hood.tree[k], target, log)
+                _move_unit(hood, device, hood.tree[k], target, log)
         elif kind == REGION:
             for k in range(hood.region_ptr[hood.region_of[u]], hood.region_ptr[hood.region_of[u] + 1]):
-                _put(hood, device, hood.region[k], target, log)
+                _move_unit(hood, device, hood.region[k], target, log)
         else:
-            _put(hood, device, u, target, log)
+            _move_unit(hood, device, u, target, log)
     _follow(hood, flow, device, log)

@@ -96,11 +96,7 @@ def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow
         producer=_ints(graph.tensor_producer),
         consumer_ptr=_ints(graph.consumer_ptr),
         consumer_op=_ints(graph.consumer_op),
-        tasks=trace.tasks if trace else 0,
-        cause=trace.cause if trace else 0,
-        last=trace.last if trace else 0,
-        copy_tensor=trace.copy_tensor if trace else 0,
-        copy_dst=trace.copy_dst if trace else 0,
+        **{name: getattr(trace, name, 0) for name in ("tasks", "cause", "last", "copy_tensor", "copy_dst")},
         streams=streams,
         levels=level_graph(problem),
     )

@@ -34,7 +34,16 @@ from placekit_core import (
 )
 from placekit_search.coarsening import coarsen, movable
 from placekit_search.contiguity import LEAST, contiguous_near
-from placekit_search.local_search import FIRST, TEMPERATURE_END, LocalSearch, SearchContext, excess, penalised, rank
+from placekit_search.local_search import (
+    FIRST,
+    TEMPERATURE_END,
+    LocalSearch,
+    SearchContext,
+    excess,
+    penalised,
+    rank,
+    walk_all,
+)
 from placekit_search.memory_starts import cut, repaired, too_large
 from placekit_search.move_kinds import PORTFOLIO, used
 from placekit_search.named_policies import load_trained, named
@@ -340,7 +349,7 @@ class _Race:
         if count * len(runs) > remaining:  # the last few are for the best chain
             runs, count = [min(runs, key=lambda i: rank(self.chains[i]))], min(count, int(remaining))
         within = min(1.0, max(0.0, (progress - self.round / self.rounds) * self.rounds))
-        jobs, began = [], time.perf_counter()
+        walks = []
         for i in runs:
             chain, hood = self.chains[i], self._hood(self.level[i], progress)
             first, last = self._temperatures(i)
@@ -349,13 +358,9 @@ class _Race:
                 if evaluate.remaining > 0:
                     chain.one(hood, temperature)
             else:
-                jobs.append(pool.submit(chain.walk, hood, count, temperature, (last / first) ** (1 / each)))
-        if jobs:
-            made = count * len(jobs)
-            total = sum(job.result() for job in jobs)
-            self.context.evaluation_s = (time.perf_counter() - began) / made
-            best = min((self.chains[i] for i in runs), key=rank)
-            evaluate.charge(made, best.placements(best=True), total / made)
+                walks.append((chain, hood, temperature, (last / first) ** (1 / each)))
+        if walks:
+            walk_all(walks, count, pool)
         if self._progress() >= end and self.round + 1 < self.rounds:
             self.round += 1
             order = sorted(range(len(self.chains)), key=lambda i: rank(self.chains[i]))

@@ -6,7 +6,6 @@ its backward pass, the gradients of its weights, and the updates. A few dozen nu
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +16,7 @@ from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem, Task, report_progress
 from placekit_search.coarsening import allowed_for_units
-from placekit_search.local_search import LocalSearch, SearchContext, excess, rank
+from placekit_search.local_search import LocalSearch, SearchContext, excess, walk_all
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.walk import BEST, PRICE
 
@@ -47,7 +46,8 @@ def roles(problem: Problem) -> NDArray[np.int64] | None:
     of_op = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1)
     role = united(problem, of_op)
     allowed = allowed_for_units(problem, role)
-    nowhere = ~allowed.any(axis=1)[role]  # no device may run all of a united role: its groups stay alone
+    some = allowed.any(axis=1)
+    nowhere = np.logical_not(some)[role]  # no device may run all of a united role: its groups stay alone
     role[nowhere] = len(allowed) + np.arange(np.count_nonzero(nowhere))
     return np.unique(role, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
@@ -125,11 +125,7 @@ def role_chains(
                 chain.one(hood, float(chain.at.energy[BEST]) * HOT * cooling)
                 made += 1
                 continue
-            began = time.perf_counter()
-            jobs = [pool.submit(c.walk, hood, each, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun]
-            total = sum(job.result() for job in jobs)
-            context.evaluation_s = (time.perf_counter() - began) / (each * count)
-            evaluate.charge(each * count, min(begun, key=rank).placements(best=True), total / (each * count))
+            walk_all([(c, hood, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun], each, pool)
             made += each * count
     return begun
 

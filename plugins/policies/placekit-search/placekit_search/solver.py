@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
+from placekit_search.exact_model import LoadModel
+
 POLL_S = 0.05  # interval between checks for signals while the solver works
 
 Devices = NDArray[np.int16]
-
-
-class Program(Protocol):
-    """A constraint program whose solutions are placements."""
-
-    cp: cp_model.CpModel
-
-    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Devices:
-        """[g] the devices in the solution that the solver passes to a callback."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +38,7 @@ class Outcome:
 class _Listener(cp_model.CpSolverSolutionCallback):
     """Passes on every solution; after an error, stops the solver and keeps the error."""
 
-    def __init__(self, model: Program, improved: Callable[[Devices], None]) -> None:
+    def __init__(self, model: LoadModel, improved: Callable[[Devices], None]) -> None:
         super().__init__()
         self.model, self.improved = model, improved
         self.error: BaseException | None = None
@@ -61,7 +53,7 @@ class _Listener(cp_model.CpSolverSolutionCallback):
 
 
 def solve(
-    model: Program,
+    model: LoadModel,
     parameters: Mapping[str, Any],
     improved: Callable[[Devices], None],
     working: Callable[[int], None] = lambda bound: None,

@@ -135,30 +135,26 @@ def is_makespan(task: Task) -> bool:
     return task.evaluate.objective in (None, "makespan")
 
 
-def _joined(first: Placements, then: Placements) -> Placements:
-    """One batch of two; both have priorities."""
-    assert first.priority is not None
-    assert then.priority is not None
-    return Placements(np.concatenate([first.device, then.device]), np.concatenate([first.priority, then.priority]))
-
-
 def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
     """The state of a chain at the best of `count` list schedules, which use at most a quarter of the remaining budget.
 
     For other objectives than a makespan, contiguous splits are starts too, and there are no priorities. If parameters may be
     copied for use, half of the starts do so.
     """
-    first = simplest(task)
+    first, prefetch = simplest(task), task.evaluate.session.prefetch
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
-    starts = list_schedules(task.problem, limit, rng, lambda: is_late(task, START_SHARE))
+    batches = [list_schedules(task.problem, limit, rng, lambda: is_late(task, START_SHARE))]
     if first is not None:
-        starts = _joined(first, starts)[: max(limit, 1)]
-    prefetch = task.evaluate.session.prefetch
+        batches.insert(0, first)
     if prefetch is not None:
-        starts = _joined(streamed(task.problem, prefetch, max(1, limit // 2)), starts)[: max(limit, 1)]
+        batches.insert(0, streamed(task.problem, prefetch, max(1, limit // 2)))
+    device, priority = (
+        np.concatenate(rows)[:limit] for rows in zip(*((b.device, b.priority) for b in batches), strict=True)
+    )
+    starts = Placements(device, priority)
     if not is_makespan(task):
         some = even_splits(sequence(task.problem), max(1, limit // 2))
-        starts = Placements.of(np.concatenate([some, starts.device])[: max(limit, 1)])
+        starts = Placements.of(np.concatenate([some, starts.device])[:limit])
     measurements = task.evaluate(starts)
     value, over = excess(measurements, task)
     price_s = PRICE * float(value.min())

@@ -17,7 +17,6 @@ from search_helpers import (
     search,
     task_of,
     tight,
-    wide,
 )
 
 from placekit_core import Cluster, Graph, GraphBuilder, Placements, Problem
@@ -82,10 +81,3 @@ def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
     assert best < start / 5
     assert chain.at.energy[BEST] == best
     np.testing.assert_array_equal(chain.at.best_device, 1 - small)
-
-
-def test_finds_what_fits_when_its_starts_do_not() -> None:
-    problem = wide()
-    evaluate = anneal(problem, budget=2000, temperature_start=0.05)
-    assert evaluate.best is not None
-    assert (evaluate.best.peak_bytes <= 60_000_000).all()

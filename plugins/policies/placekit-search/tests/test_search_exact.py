@@ -7,7 +7,6 @@ import itertools
 import os
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -249,30 +248,6 @@ def test_same_seed_same_bits_and_resumes(monkeypatch: pytest.MonkeyPatch) -> Non
         Exact(deterministic_limit=0.1).place(again, np.random.default_rng(99), policy, lambda _: None)
         assert [(r[0], *r[2:]) for r in again.evaluate.history] == [(r[0], *r[2:]) for r in whole.evaluate.history]  # type: ignore[attr-defined]
         assert again.evaluate.proven_s == whole.evaluate.proven_s
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(SAMPLES is None, reason="PLACEKIT_SAMPLES, a folder with published graphs, is not set")
-@pytest.mark.parametrize(
-    ("file", "optimum_ms", "limit", "proves"),
-    [
-        ("layer_bert24_training", 39.790, 20.0, True),
-        ("operator_bert3_inference", 21.908, 20.0, True),
-        ("layer_bert24_inference", 17.715, 3.0, False),
-    ],
-)
-def test_reaches_the_published_optima(file: str, optimum_ms: float, limit: float, proves: bool) -> None:
-    entry = installed().get("importer", "msr")
-    path = Path(str(SAMPLES)) / "msr" / "throughput" / f"{file}.json"
-    [program] = entry.build(entry.component.config(path=str(path))).load()
-    task = task_of(Problem.of(program.graph, program.cluster, None, program.costs), "max_load")
-    Exact(deterministic_limit=limit).place(task, np.random.default_rng(0))
-    assert task.evaluate.best is not None
-    assert task.evaluate.proven_s is not None
-    assert task.evaluate.best.value_s == pytest.approx(optimum_ms / 1e3, abs=6e-7)
-    assert task.evaluate.proven_s <= task.evaluate.best.value_s
-    if proves:
-        assert task.evaluate.proven_s == pytest.approx(optimum_ms / 1e3, rel=1e-4)
 
 
 def test_ortools_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

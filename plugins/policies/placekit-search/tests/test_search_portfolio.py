@@ -13,7 +13,7 @@ from placekit_search.local_search import SearchContext
 from placekit_search.move_kinds import PORTFOLIO, used
 from placekit_search.portfolio import Portfolio
 from placekit_testing.strategies import random_problem
-from search_helpers import open_simulator, rows, search, stopped_and_resumed, task_of, tight
+from search_helpers import open_simulator, rows, search, stopped_and_resumed, task_of
 
 from placekit_core import (
     ConfigError,
@@ -157,18 +157,6 @@ def test_the_seconds_end_while_a_checkpoint_is_written() -> None:
         assert task.evaluate.remaining == 0
 
 
-def test_starts_use_their_share_of_the_budget_and_no_more() -> None:
-    for budget in (20, 100, 400, 2000):
-        used: list[int] = []
-        task = task_of(a_problem(), budget)
-
-        def note(state: Any, used: list[int] = used, evaluate: BudgetedEvaluator = task.evaluate) -> None:
-            used.append(evaluate.evaluations)
-
-        Portfolio().place(task, np.random.default_rng(0), None, note)
-        assert used[0] <= max(2, 0.25 * budget)
-
-
 def test_a_start_whose_library_is_missing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     if "metis" not in installed().names("policy"):
         pytest.skip("placekit-metis is not installed")
@@ -189,30 +177,3 @@ def test_loops_are_as_long_as_the_seconds_allow() -> None:
     assert moves.chunk() == 5
     ledger.limit_s = 1e-9
     assert moves.chunk() == 1
-
-
-def test_policies_with_one_sample_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placekit_search.portfolio.TRIES", 5)
-    asked = []
-
-    class Sampled(Options):
-        samples: int = 1
-
-    class Asked(Policy):
-        name = "asked"
-        options_class = Sampled
-
-        def place(self, task: Task, *_: Any) -> Placement:
-            asked.append(self.options.samples)
-            return task.problem.placement(np.zeros(task.problem.g, np.int16))
-
-    for samples, times in ((1, 1), (2, 5)):
-        policy = Portfolio(starts={}, evaluations_per_chain=100)
-        policy.others["asked"] = Asked(samples=samples)
-        search(policy, a_problem(), 2000)
-        assert asked == [samples] * times
-        asked.clear()
-
-
-def test_an_order_that_fits_is_found_on_one_device() -> None:
-    assert search(Annealing(), tight(1), 1000).best is not None

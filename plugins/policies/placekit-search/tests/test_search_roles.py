@@ -12,7 +12,7 @@ from placekit_search.portfolio import Portfolio
 from placekit_search.roles import CALLS, CHUNK, role_chains, roles
 from search_helpers import machine, random_layers, rows, search, stopped_and_resumed, task_of
 
-from placekit_core import BudgetExhausted, Graph, GraphBuilder, Grouping, Problem, Task
+from placekit_core import BudgetExhausted, Graph, GraphBuilder, Problem, Task
 
 CELLS = 5
 
@@ -71,20 +71,6 @@ def test_a_role_is_a_module_and_a_phase_in_all_calls() -> None:
     assert role.max() + 1 == len(parts) * CELLS + 1  # and the input
 
 
-def test_groups_that_hold_several_roles_unite_them() -> None:
-    graph = recurrent()
-    group = np.arange(graph.n, dtype=np.int32)
-    first, second = graph.op_name.index("cell0@0"), graph.op_name.index("cell1@4/slope")
-    group[second] = group[first]
-    grouping = Grouping(np.unique(group, return_inverse=True)[1].astype(np.int32))
-    problem = a_problem()
-    alone, joined = roles(problem), roles(Problem(graph, grouping, problem.cluster, problem.costs))
-    assert alone is not None
-    assert joined is not None
-    assert joined.max() == alone.max() - 1
-    assert joined[grouping.group_of[graph.op_name.index("cell0@7")]] == joined[grouping.group_of[second]]
-
-
 def test_without_calls_that_repeat_there_are_no_roles() -> None:
     for graph in (random_layers(), recurrent(CALLS - 1)):  # without modules; with few calls
         assert roles(Problem.of(graph, machine(3))) is None
@@ -98,11 +84,6 @@ def test_roles_find_what_single_moves_do_not() -> None:
         assert best is not None
         values.append(best.value_s)
     assert values[0] < 0.9 * values[1]
-
-
-def test_the_budget_is_used_and_no_more() -> None:
-    for budget in (1, 2, 3, 50, 333):
-        assert search(Portfolio(), a_problem(), budget).evaluations == budget
 
 
 @pytest.mark.parametrize("budget", [60, 3000])

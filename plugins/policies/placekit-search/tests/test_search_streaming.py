@@ -11,7 +11,6 @@ from placekit_search.move_kinds import KINDS
 from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import flow, neighbourhood
 from placekit_search.portfolio import Portfolio
-from placekit_search.streaming import LEVELS, streamed
 from search_helpers import machine
 
 from placekit_core import (
@@ -100,20 +99,6 @@ def test_place_makes_groups_of_parameters_where_the_backend_streams() -> None:
     assert "weights of h.3" in result.problem.grouping.names
     apart = place(decoder(), grouper=module, backend="simulator", **given)
     assert "weights of h.3" not in apart.problem.grouping.names
-
-
-@pytest.mark.parametrize("gpus", [1, 3])
-def test_starts_fill_the_share_and_spread_the_rest(gpus: int) -> None:
-    problem = Problem.of(decoder(), computer(10**9, gpus))
-    rows = streamed(problem, 1, 100).device
-    assert len(rows) == len(LEVELS) * 2 * min(gpus + 1, 4)
-    assert len(streamed(problem, 1, 3)) == 3
-    graph, weights = problem.graph, np.flatnonzero(~problem.graph.kernel)
-    held = [np.bincount(row[weights], graph.persistent_bytes[weights], gpus + 1) for row in rows]
-    room = 1e9 - 1e8 - 2e4  # one device computes, with copies of two weights and two activations
-    assert room - 1.5e8 < held[0][0] <= room
-    stays = np.flatnonzero(rows[0][weights] == GPU)
-    assert np.diff(stays).max() <= 4, "what stays is spread evenly"
 
 
 def test_offloaded_parameters_stay_where_their_readers_move() -> None:

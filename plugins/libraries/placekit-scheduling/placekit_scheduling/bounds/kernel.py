@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from placekit_scheduling.jit import counted_inner, njit
 
-BRANCHES = 16  # most branches that `_join` considers; with fewer, a bound is lower but valid
+BRANCHES = 16  # most branches that `_join_start` considers; with fewer, a bound is lower but valid
 LENGTH = 12  # most operations of a branch
 INF = np.inf
 
@@ -71,7 +71,7 @@ def reach_back(order: Any, position: Any, ptr: Any, other: Any, words: int) -> A
 
 
 @counted_inner
-def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: Any, head: Any) -> Any:
+def _earliest_arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: Any, head: Any) -> Any:
     """Earliest arrival of the output of `u` on a device of `place`, if `u` is on another device."""
     least = INF
     for other_place in range(head.shape[1]):
@@ -82,7 +82,7 @@ def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: A
 
 
 @counted_inner
-def _alone(
+def _after_own_ancestors(
     v: int, u: int, place: int, order_position: Any, before: Any, reach: Any, seconds: Any, possible: Any, streams: Any,
     head: Any, least: Any,
 ) -> Any:  # fmt: skip
@@ -103,7 +103,7 @@ def _alone(
 
 
 @counted_inner
-def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
+def _latest_input(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
     """Edge to the input of `v` on `place` that ends last if all inputs are on its device; -1 without inputs."""
     latest, edge = -1.0, -1
     for e in range(ptr[v], ptr[v + 1]):
@@ -115,7 +115,7 @@ def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: A
 
 
 @counted_inner
-def _grow(
+def _fill_branches(
     v: int, place: int, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, cluster: Any, head: Any, branch: Any,
     mark: Any, tick: int,
 ) -> Any:  # fmt: skip
@@ -134,7 +134,7 @@ def _grow(
         while True:
             branch.arrival[branches, j] = INF
             if cluster[u] != cluster[reader]:
-                remote = _arrival(u, edge, place, cost, seconds, possible, head) + path
+                remote = _earliest_arrival(u, edge, place, cost, seconds, possible, head) + path
                 branch.arrival[branches, j] = max(remote, end) if j else remote
             if not possible[u, place]:
                 break
@@ -142,7 +142,7 @@ def _grow(
             branch.head[nodes], branch.seconds[nodes] = head[u, place], seconds[u, place]
             branch.of[nodes], branch.rank[nodes] = branches, j
             nodes, j, path = nodes + 1, j + 1, path + seconds[u, place]
-            edge = _binding(u, place, ptr, other, seconds, possible, head) if j < LENGTH else -1
+            edge = _latest_input(u, place, ptr, other, seconds, possible, head) if j < LENGTH else -1
             if edge < 0 or mark[other[edge]] == tick:
                 branch.arrival[branches, j] = end
                 break
@@ -153,7 +153,7 @@ def _grow(
 
 
 @counted_inner
-def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
+def _start_within(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
     """W(limit) of `communication_bound`, but at least `least`; inf if a branch cannot keep the limit."""
     for b in range(branches):
         local = 0
@@ -171,16 +171,16 @@ def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any,
 
 
 @counted_inner
-def _join(
+def _join_start(
     v: int, place: int, least: float, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, streams: Any,
     cluster: Any, head: Any, branch: Any, mark: Any, tick: int,
 ) -> Any:  # fmt: skip
     """Earliest start of `v` on `place`, at least `least`, over the choices of how much of each branch is on its device."""
-    branches, nodes = _grow(v, place, ptr, other, cost, seconds, possible, cluster, head, branch, mark, tick)
+    branches, nodes = _fill_branches(v, place, ptr, other, cost, seconds, possible, cluster, head, branch, mark, tick)
     if branches < 2:
         return least
     by_head = np.argsort(-branch.head[:nodes])
-    if _start(least, least, branch, branches, by_head, streams[place]) <= least:
+    if _start_within(least, least, branch, branches, by_head, streams[place]) <= least:
         return least
     limits = np.empty(nodes + branches)
     some = 0
@@ -194,13 +194,13 @@ def _join(
     while low <= high:
         middle = (low + high) // 2
         limit = limits[rising[middle]]
-        start = _start(limit, least, branch, branches, by_head, streams[place])
+        start = _start_within(limit, least, branch, branches, by_head, streams[place])
         best = min(best, max(start, limit))
         if start <= limit:
             high = middle - 1
         else:
             low = middle + 1
-    return min(best, _start(least, least, branch, branches, by_head, streams[place]))
+    return min(best, _start_within(least, least, branch, branches, by_head, streams[place]))
 
 
 @njit(cache=True)
@@ -224,16 +224,18 @@ def raise_heads(
                 u = other[e]
                 soonest = head[u, place] + seconds[u, place] if possible[u, place] else INF
                 if cluster[u] != cluster[v]:
-                    soonest = min(soonest, _arrival(u, e, place, cost, seconds, possible, head))
+                    soonest = min(soonest, _earliest_arrival(u, e, place, cost, seconds, possible, head))
                 least = max(least, soonest)
             if least < INF and ptr[v + 1] > ptr[v] + 1:
                 tick += 1
-                least = _join(
+                least = _join_start(
                     v, place, least, ptr, other, cost, seconds, possible, streams, cluster, head, branch, mark, tick
                 )
-            least = _alone(v, before[v], place, position, before, reach, seconds, possible, streams, head, least)
+            least = _after_own_ancestors(
+                v, before[v], place, position, before, reach, seconds, possible, streams, head, least
+            )
             if place == main:
-                least = _alone(
+                least = _after_own_ancestors(
                     v, before_main[v], place, position, before, reach, seconds, possible, streams, head, least
                 )
             head[v, place] = least
@@ -286,7 +288,7 @@ def merge(
         for place in range(head.shape[1]):
             if possible[v, place]:
                 after = seconds[v, place] + tail[v, place]
-                least = min(least, _arrival(u, e, place, cost, seconds, possible, head) + after)
+                least = min(least, _earliest_arrival(u, e, place, cost, seconds, possible, head) + after)
         if least > most:
             cluster[max(a, b)] = min(a, b)
             united += 1

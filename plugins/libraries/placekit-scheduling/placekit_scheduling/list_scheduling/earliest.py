@@ -72,7 +72,7 @@ def _drop_first(q: Pairs, rank: NDArray[np.int64], d: int) -> None:
 
 
 @inner
-def _gone(p: Any, s: Any, op: int, device: int) -> bool:
+def _cannot_run(p: Any, s: Any, op: int, device: int) -> bool:
     home = s.group_device[p.group[op]]
     return bool(s.missing[op] != 0 or (home != NOWHERE and home != device))
 
@@ -87,13 +87,13 @@ def _key(p: Any, s: Any, q: Pairs, op: int, device: int) -> float:
 
 
 @inner
-def _renew(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int, device: int) -> None:
+def _update_key(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int, device: int) -> None:
     q.key[device, op] = _key(p, s, q, op, device)
     _sift(q, rank, device, q.position[device, op])
 
 
 @inner
-def _revive(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], device: int) -> None:
+def _recheck_memory(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], device: int) -> None:
     """Check pairs again that were skipped for lack of memory."""
     count = 0
     for i in range(q.size[1, device]):
@@ -103,12 +103,12 @@ def _revive(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], device: int) -> N
             count += 1
     q.blocked[device] = -np.inf
     for i in range(count):
-        if not _gone(p, s, q.scratch[i], device):
-            _renew(p, s, q, rank, q.scratch[i], device)
+        if not _cannot_run(p, s, q.scratch[i], device):
+            _update_key(p, s, q, rank, q.scratch[i], device)
 
 
 @inner
-def _enter(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int) -> None:
+def _add_ready(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int) -> None:
     group = p.group[op]
     for d in range(p.memory.shape[0]):
         if s.group_device[group] == d or (s.group_device[group] == NOWHERE and p.allowed[group, d]):
@@ -116,7 +116,7 @@ def _enter(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], op: int) -> None:
 
 
 @inner
-def _hasten(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], tensor: int, device: int) -> None:
+def _lower_keys(p: Any, s: Any, q: Pairs, rank: NDArray[np.int64], tensor: int, device: int) -> None:
     """Lower the keys of readers of a tensor that can now start earlier on the device."""
     for k in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
         c = p.consumer_op[k]
@@ -143,19 +143,19 @@ def run_earliest(
     left = 0
     for v in range(n):
         if s.missing[v] == 0:
-            _enter(p, s, q, rank, v)
+            _add_ready(p, s, q, rank, v)
         if s.missing[v] >= 0:
             left += 1
     while left:
         best, op, first = NOWHERE, NOWHERE, np.inf
         for d in range(devices):
             free = device_free(p, s, d)
-            while q.size[1, d] and (_gone(p, s, q.coming[d, 0], d) or q.key[d, q.coming[d, 0]] <= free):
+            while q.size[1, d] and (_cannot_run(p, s, q.coming[d, 0], d) or q.key[d, q.coming[d, 0]] <= free):
                 v = q.coming[d, 0]
                 _drop_first(q, rank, d)
-                if not _gone(p, s, v, d):
+                if not _cannot_run(p, s, v, d):
                     q.size[0, d] = push(q.waiting[d], q.size[0, d], rank[v])
-            while q.size[0, d] and _gone(p, s, by_rank[q.waiting[d, 0]], d):
+            while q.size[0, d] and _cannot_run(p, s, by_rank[q.waiting[d, 0]], d):
                 q.size[0, d] = pop(q.waiting[d], q.size[0, d])
             if q.size[0, d]:
                 v, begin = by_rank[q.waiting[d, 0]], free
@@ -175,7 +175,7 @@ def run_earliest(
                 best, op, first = d, v, begin
         if first == np.inf:  # only pairs without room are left; if no device has room, an operation may run on any
             for d in range(devices):
-                _revive(p, s, q, rank, d)
+                _recheck_memory(p, s, q, rank, d)
             continue
         ready = _key(p, s, q, op, best)
         if q.size[0, best] and by_rank[q.waiting[best, 0]] == op:
@@ -188,19 +188,19 @@ def run_earliest(
         if ready > first:
             for d in range(devices):  # if no device has room for it, it may run on any
                 if ready == np.inf and q.position[d, op] >= 0 and q.key[d, op] == np.inf:
-                    _renew(p, s, q, rank, op, d)
+                    _update_key(p, s, q, rank, op, d)
             continue
         place(p, s, op, best)
         left -= 1
         for k in range(s.counts[FRESH]):
-            _enter(p, s, q, rank, s.fresh[k])
+            _add_ready(p, s, q, rank, s.fresh[k])
         for k in range(s.counts[SENT]):
-            _hasten(p, s, q, rank, s.sent_tensor[k], s.sent_device[k])
+            _lower_keys(p, s, q, rank, s.sent_tensor[k], s.sent_device[k])
         for k in range(s.counts[BOUND]):
             for i in range(p.source_ptr[s.bound[k]], p.source_ptr[s.bound[k] + 1]):
                 for tensor in range(p.output_ptr[p.source_op[i]], p.output_ptr[p.source_op[i] + 1]):
                     for d in range(devices):
-                        _hasten(p, s, q, rank, tensor, d)
+                        _lower_keys(p, s, q, rank, tensor, d)
         for d in range(devices):
             if s.live[d] < q.blocked[d] or (d == best and s.counts[BOUND] and q.blocked[d] > -np.inf):
-                _revive(p, s, q, rank, d)
+                _recheck_memory(p, s, q, rank, d)

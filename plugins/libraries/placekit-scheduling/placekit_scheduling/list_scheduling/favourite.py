@@ -38,7 +38,7 @@ class Favourites(NamedTuple):
 
 
 @inner
-def _look(p: Any, s: Any, low: NDArray[np.float64], op: int) -> None:
+def _update_low(p: Any, s: Any, low: NDArray[np.float64], op: int) -> None:
     for d in range(p.memory.shape[0]):
         low[op, d] = ready_at(p, s, op, d)
 
@@ -48,7 +48,7 @@ def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64]
     """`child` if the device should wait for it: it is ready, its group is free, and no device can start it earlier. Else -1."""
     if child == NOWHERE or s.missing[child] != 0 or s.group_device[p.group[child]] != NOWHERE:
         return NOWHERE
-    _look(p, s, low, child)
+    _update_low(p, s, low, child)
     start = max(low[child, device], free[device])
     for d in range(p.memory.shape[0]):
         if start == np.inf or max(low[child, d], free[d]) < start * (1 - TIE):
@@ -57,7 +57,7 @@ def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64]
 
 
 @inner
-def _begin(
+def _turn(
     p: Any, low: NDArray[np.float64], free: NDArray[np.float64], awaited: NDArray[np.int64], op: int, device: int
 ) -> float:
     """When the pair may start: at its start; on a device that waits for another operation, not before `op` is urgent.
@@ -85,7 +85,7 @@ def run_favourites(
     ready, size, left = s.heap, 0, 0
     for v in range(n):
         if s.missing[v] == 0:
-            _look(p, s, low, v)
+            _update_low(p, s, low, v)
             ready[size] = v
             size += 1
         if s.missing[v] >= 0:
@@ -100,7 +100,7 @@ def run_favourites(
             for i in range(size):
                 v = ready[i]
                 for d in range(devices):
-                    begin = _begin(p, low, free, awaited, v, d)
+                    begin = _turn(p, low, free, awaited, v, d)
                     if begin == np.inf:
                         continue
                     if best != NOWHERE:
@@ -118,10 +118,10 @@ def run_favourites(
                     best, where, at, first = v, d, i, begin
             if best == NOWHERE:  # no pair had room at its last check
                 for i in range(size):
-                    _look(p, s, low, ready[i])
+                    _update_low(p, s, low, ready[i])
                 continue
-            _look(p, s, low, best)
-            if _begin(p, low, free, awaited, best, where) <= first:
+            _update_low(p, s, low, best)
+            if _turn(p, low, free, awaited, best, where) <= first:
                 break
         place(p, s, best, where)
         left -= 1
@@ -132,7 +132,7 @@ def run_favourites(
             ready[size] = s.fresh[k]
             size += 1
         for k in range(size - s.counts[FRESH], size):
-            _look(p, s, low, ready[k])
+            _update_low(p, s, low, ready[k])
         for k in range(s.counts[SENT]):
             tensor, d = s.sent_tensor[k], s.sent_device[k]
             for i in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
@@ -143,7 +143,7 @@ def run_favourites(
                 first_output, end = p.output_ptr[p.source_op[i]], p.output_ptr[p.source_op[i] + 1]
                 for j in range(p.consumer_ptr[first_output], p.consumer_ptr[end]):
                     if s.missing[p.consumer_op[j]] == 0:
-                        _look(p, s, low, p.consumer_op[j])
+                        _update_low(p, s, low, p.consumer_op[j])
         freed = False
         for d in range(devices):
             freed |= s.live[d] < live[d]
