@@ -10,7 +10,7 @@ CEILINGS = {
     "placekit_core/cli": 1_390,  # target 1,100
     "benchmarks": 3_300,  # target 3,000
     "plugins/backends/placekit-cuda": 2_670,  # target 2,600
-    "plugins/backends/placekit-pipeline": 3_540,  # target 3,000
+    "plugins/backends/placekit-pipeline": 3_290,  # target 3,000
     "plugins/backends/placekit-sim": 1_500,
     "plugins/commands/placekit-doctor": 640,  # target 500
     "plugins/commands/placekit-inspect": 2_450,  # target 1,800
