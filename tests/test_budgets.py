@@ -10,12 +10,12 @@ CEILINGS = {
     "placekit_core/cli": 1_387,  # target 1,100
     "benchmarks": 3_300,  # target 3,000
     "plugins/backends/placekit-cuda": 2_670,  # target 2,600
-    "plugins/backends/placekit-pipeline": 3_540,  # target 3,000
+    "plugins/backends/placekit-pipeline": 3_290,  # target 3,000
     "plugins/backends/placekit-sim": 1_200,
     "plugins/commands/placekit-doctor": 640,  # target 500
     "plugins/commands/placekit-inspect": 2_450,  # target 1,800
     "plugins/development/placekit-testing": 4_170,  # target 3,800
-    "plugins/distributed/placekit-ray": 1_670,  # target 1,500
+    "plugins/distributed/placekit-ray": 1_655,  # target 1,500
     "plugins/groupers/placekit-grouping": 700,
     "plugins/importers/placekit-einsum": 1_260,  # target 1,250
     "plugins/importers/placekit-formats": 2_000,
