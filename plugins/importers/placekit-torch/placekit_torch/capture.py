@@ -14,7 +14,6 @@ import torch
 
 from placekit_core import ImporterError
 from placekit_torch import experts
-from placekit_torch.accumulation import accumulate, micro_batches
 from placekit_torch.constructing import construct, converting
 from placekit_torch.factory import Builder, Given
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
@@ -84,7 +83,6 @@ class _Whole(torch.nn.Module):
         self.module, self.mode, self.label = step.module, mode, name
         self.loss = step.loss if mode == "train" else None
         self.inputs = flat_inputs(step, mode)
-        self.parts = 1  # micro-batches, over which the loss is averaged
         self.low: torch.dtype | None = None  # type of autocast around module and loss
 
     def forward(self, *tensors: torch.Tensor) -> Any:
@@ -116,7 +114,7 @@ class _Whole(torch.nn.Module):
             )
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
-        return loss if self.parts == 1 else loss / self.parts
+        return loss
 
     def _tensors(self, output: Any) -> Any:
         """The tensors of an output, each once; None and other values are dropped. Raises ImporterError if there is none."""
@@ -208,12 +206,8 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         if mode == "train" and step.optimizer is not None:
             update = Optimizer(step.optimizer, whole, fake, name, chosen.optimizer_kernels)
         whole.low = None if chosen.autocast == "none" else getattr(torch, chosen.autocast)
-        tensors, parts = whole.inputs.tensors, chosen.accumulate if mode == "train" else 1
-        if parts > 1:
-            tensors, whole.parts = micro_batches(tensors, parts, name), parts
-        joint = trace_joint(whole, tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
-        if parts > 1:
-            accumulate(joint, whole.inputs.tensors, parts)
+        tensors, paths = whole.inputs.tensors, whole.paths()
+        joint = trace_joint(whole, tensors, fake, backward=mode == "train", paths=paths, name=name)
         fake.forget(joint.graph)
         _warn_of_specialised(fake, name)
         if any(n.op == "call_function" and base_name(n.target) in experts.NAMES for n in joint.graph.nodes):

@@ -18,7 +18,7 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 
 from placekit_torch.fusion import kernel_of
-from placekit_torch.joint import AFTER, NUMBERS, REGION, REPEATS
+from placekit_torch.joint import NUMBERS, REGION, REPEATS
 
 Node = torch.fx.Node
 _numbers, _regions = itertools.count(), itertools.count()  # never the same, because graphs may be joined
@@ -122,14 +122,13 @@ def repeated(nodes: list[Node]) -> dict[Node, Node]:
 
 
 def gradients_awaited(graph: torch.fx.Graph) -> dict[Node, Node]:
-    """For each first operation of a recomputation, the gradient that sets it off; and what `AFTER` says of others.
+    """For each first operation of a recomputation, the gradient that sets it off.
 
     It is the first one that an operation reads together with a recomputed value, or one that depends on them only.
     """
     kernels = [n for n in graph.nodes if n.op == "call_function" and kernel_of(n) is n]
-    home = {number: n for n in kernels for number in n.meta.get(NUMBERS, ())}
     regions = dict.fromkeys(n.meta[REGION] for n in kernels if REGION in n.meta)
-    found = {n: _result(home[n.meta[AFTER]]) for n in kernels if AFTER in n.meta}
+    found: dict[Node, Node] = {}
     for region in regions:
         members = {n for n in kernels if n.meta.get(REGION) == region}
         first = [n for n in members if not any(kernel_of(i) in members for i in n.all_input_nodes)]
@@ -137,11 +136,6 @@ def gradients_awaited(graph: torch.fx.Graph) -> dict[Node, Node]:
         if gradient is not None:
             found.update(dict.fromkeys(first, gradient))
     return found
-
-
-def _result(kernel: Node) -> Node:
-    """A tensor that a kernel makes."""
-    return kernel if isinstance(kernel.meta["val"], torch.Tensor) else next(iter(kernel.users))
 
 
 def _gradient(kernels: list[Node], members: set[Node]) -> Node | None:

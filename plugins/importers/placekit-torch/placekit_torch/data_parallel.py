@@ -24,7 +24,7 @@ from placekit_core import ImporterError, Program
 from placekit_torch.capture import Captured, Mode, Source
 from placekit_torch.executable import TorchExecutable
 from placekit_torch.factory import Builder, Given
-from placekit_torch.joint import AFTER, ALIAS, NUMBERS, REGION, REPEATS, TAG, Tag, outside_calls, with_value
+from placekit_torch.joint import ALIAS, NUMBERS, REGION, REPEATS, TAG, Tag, outside_calls, with_value
 from placekit_torch.lowering import Lowered, lower
 from placekit_torch.options import Kernels
 from placekit_torch.step import Step
@@ -221,7 +221,7 @@ class _Towers:
             copy.meta["seq_nr"] = node.meta["seq_nr"] + i * _CALLS
         if "seq_nrs" in node.meta:
             copy.meta["seq_nrs"] = [n + i * _CALLS if n >= 0 else n for n in node.meta["seq_nrs"]]
-        for key in (AFTER, REGION, REPEATS):  # equal towers share a trace, but recompute each for itself
+        for key in (REGION, REPEATS):  # equal towers share a trace, but recompute each for itself
             if key in node.meta:
                 copy.meta[key] = node.meta[key] * len(self.steps) + i
         if NUMBERS in node.meta:

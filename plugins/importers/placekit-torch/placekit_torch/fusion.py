@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from placekit_torch import operators
 from placekit_torch.codegen import RESHAPE, Ref
-from placekit_torch.joint import AFTER, ALIAS, GRADIENT_SUM, NUMBERS, REGION, REPEATS, TAG, Tag
+from placekit_torch.joint import ALIAS, GRADIENT_SUM, NUMBERS, REGION, REPEATS, TAG, Tag
 
 Node = torch.fx.Node
 _COPIES = frozenset(["_to_copy", "clone", "copy", "scalar_tensor", "ones_like", "zeros_like", "full_like"])
@@ -133,9 +133,8 @@ def fuse(graph: torch.fx.Graph, kernels: Sequence[Node], needed: Collection[Node
         fused = graph.call_function(Fused(members, [numbers[n] for n in results]), tuple(inputs))
     last = kernels[-1]
     fused.meta = {k: v for k, v in last.meta.items() if k in ("phase", "custom", "owner", "partitioner_tag")}
-    for key in (REGION, AFTER):
-        if found := [n.meta[key] for n in kernels if key in n.meta]:
-            fused.meta[key] = found[0]
+    if regions := [n.meta[REGION] for n in kernels if REGION in n.meta]:
+        fused.meta[REGION] = regions[0]
     fused.meta[NUMBERS] = tuple(number for n in kernels for number in n.meta.get(NUMBERS, ()))
     if repeats := [n.meta[REPEATS] for n in kernels if REPEATS in n.meta]:
         fused.meta[REPEATS] = repeats[0]

@@ -133,7 +133,7 @@ def import_module(
 ) -> Program:
     """The program of a real `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
 
-    `kernels` are the importer's options `attention`, `optimizer_kernels`, `fusion` and `accumulate`.
+    `kernels` are the importer's options `attention`, `optimizer_kernels`, `fusion` and the rest of `Kernels`.
 
     `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
     process cannot rebuild it. Raises ImporterError that names the line if the module cannot be traced.

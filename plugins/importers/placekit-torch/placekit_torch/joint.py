@@ -17,7 +17,6 @@ ALIAS = "placekit_alias"  # key of a node's meta: position of the input that it 
 GRADIENT_SUM = "is_gradient_acc"
 NUMBERS = "placekit_numbers"  # key of a node's meta: numbers of the traced operations that it runs
 REPEATS = "placekit_repeats"  # the number of the operation that it repeats
-AFTER = "placekit_after"  # the number of an operation that must have ended
 REGION = "placekit_region"  # the recomputation that it belongs to
 
 

@@ -32,10 +32,6 @@ class Kernels(Options):
         description="how the step is traced: joint allows no Python value that depends on data; make_fx decides such"
         " values by the example's, with real weights",
     )
-    accumulate: int = Field(
-        1, ge=1, description="micro-batches per step: the inputs are split, and gradients are summed before the update"
-    )
-
     towers: int = Field(1, ge=1, le=64, description="replicas of the step, each with an equal part of the batch")
     shares: list[Annotated[int, Field(ge=1)]] = Field(
         [], max_length=64, description="replicas of the step, each with its number of parts of the batch, e.g. [3,1]"

@@ -236,7 +236,7 @@ class Recomputed(nn.Module):
 def test_a_tower_recomputes_what_it_computed() -> None:
     """What a recomputation repeats, and the gradient that it waits for, are in its own tower."""
     step = Step(Recomputed(), torch.randn(8, 6), F.mse_loss, torch.randn(8, 6))
-    graph = _towers(step, towers=2, accumulate=2).graph
+    graph = _towers(step, towers=2).graph
     tower, forward = graph.columns["tower"], graph.columns["forward_of"]
     repeats = np.flatnonzero(forward >= 0)
     assert len(repeats) > 0
