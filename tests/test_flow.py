@@ -298,13 +298,13 @@ def test_result_schema_is_what_the_docs_list() -> None:
     [
         (
             ["fidelity", "--help"],
-            "placekit fidelity [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
-            ["placements=30", "passes=9"],
+            "placekit fidelity [-h] [--placements N] [--passes N] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
+            ["default: 30", "default: 9"],
         ),
         (
             ["cluster", "profile", "--help"],
-            "placekit cluster profile [-h] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
-            ["repeats=9"],
+            "placekit cluster profile [-h] [--repeats N] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
+            ["default: 9"],
         ),
         (
             ["apply", "-h"],

@@ -24,7 +24,7 @@ CARDS = [Gpu(i, f"NVIDIA GeForce RTX {n}", 24 * 2**30, 0, 4, 8) for i, n in enum
 @pytest.fixture(autouse=True)
 def computer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A computer without a GPU."""
-    monkeypatch.setattr("placekit_inspect.cluster_detect.read_computer", lambda: Computer(CPU))
+    monkeypatch.setattr("placekit_inspect.cluster_new.read_computer", lambda: Computer(CPU))
 
 
 def test_it_writes_the_files_and_says_what_to_run(placekit, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def fields(text: str) -> set[str]:
 
 @pytest.mark.parametrize("gpus", [[], CARDS])
 def test_each_field_of_the_machine_has_a_comment(placekit, tmp_path: Path, monkeypatch, gpus: list[Gpu]) -> None:
-    monkeypatch.setattr("placekit_inspect.cluster_detect.read_computer", lambda: Computer(CPU, gpus))
+    monkeypatch.setattr("placekit_inspect.cluster_new.read_computer", lambda: Computer(CPU, gpus))
     out = placekit("quickstart", "new").out
     assert ("this computer, 1 x GeForce RTX 4090" in out) == bool(gpus)
     text = (tmp_path / "new" / "machine.yaml").read_text()
@@ -84,7 +84,7 @@ def test_a_computer_that_cannot_be_read_is_said(placekit, monkeypatch: pytest.Mo
     def fails() -> Computer:
         raise ClusterError("nvidia-smi fails: no driver")
 
-    monkeypatch.setattr("placekit_inspect.cluster_detect.read_computer", fails)
+    monkeypatch.setattr("placekit_inspect.cluster_new.read_computer", fails)
     done = placekit("quickstart")
     assert done.code == 0
     assert "this computer cannot be read: nvidia-smi fails: no driver" in " ".join(done.out.split())

@@ -1,4 +1,4 @@
-"""Commands that show graphs, bounds and machines, and that measure how far the machine model is right."""
+"""Commands that show graphs, bounds and machines, measure a machine, and compare simulation with measurement."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def placekit_this_computer() -> Cluster:
-    """What nvidia-smi and Linux say of it; see `placekit cluster detect`."""
-    from placekit_inspect.cluster_detect import this_computer
+    """The machine of `cluster=auto`, read from nvidia-smi and Linux."""
+    from placekit_inspect.computer_file import this_computer
 
     return this_computer()
 
@@ -56,16 +56,9 @@ COMMANDS = [
     ),
     (
         "cluster new",
-        "[MACHINE [OUT.yaml]]",
-        "a cluster file from a machine in words, to edit",
+        "[MACHINE|auto [OUT.yaml]]",
+        "a cluster file for a machine in words, or this one",
         "placekit_inspect.cluster_new:main",
-        "look",
-    ),
-    (
-        "cluster detect",
-        "[OUT.yaml]",
-        "a cluster file of this computer: GPUs, links, CPU",
-        "placekit_inspect.cluster_detect:main",
         "look",
     ),
     (

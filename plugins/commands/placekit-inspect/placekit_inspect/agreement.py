@@ -56,7 +56,6 @@ class Fidelity:
         error: [b] why it could not be measured.
         samples_s: [p, b] unscaled seconds of each pass; NaN where a placement failed in that pass or before.
         scale: [p] factor of each pass that makes the medians equal.
-        interrupted: whether Ctrl-C ended it before the last pass.
     """
 
     program: str
@@ -70,7 +69,6 @@ class Fidelity:
     error: tuple[str | None, ...]
     samples_s: NDArray[np.float64]
     scale: NDArray[np.float64]
-    interrupted: bool = False
 
     @property
     def compared(self) -> NDArray[np.bool_]:
@@ -122,7 +120,7 @@ def compare(
     operations. Each pass measures all placements once, in another order, so that a temporary disturbance costs several
     placements one sample each, not one placement all of its samples. A placement that fails once is not tried again. A pass
     in which everything was slower or faster is scaled to the others by its median, and the value of a placement is the median
-    of the passes. Ctrl-C ends the comparison with the passes that are complete.
+    of the passes.
     Raises RunError if fewer than three placements could be measured.
     """
     searches = placements // 2
@@ -135,7 +133,7 @@ def compare(
     found, used = search(problem, simulator, goals, rng)
     chosen = np.concatenate([chosen, found, best])
     evaluations = np.concatenate([np.zeros(placements - searches, np.int64), used, longest])
-    samples, error, interrupted = _measured(problem, machine, chosen, passes, rng)
+    samples, error = _measured(problem, machine, chosen, passes, rng)
     ok = np.isfinite(samples).all(axis=0)
     if ok.sum() < 3:
         why = next((e for e in reversed(error) if e), None)
@@ -160,31 +158,25 @@ def compare(
         error=error,
         samples_s=samples,
         scale=scale,
-        interrupted=interrupted,
     )
 
 
 def _measured(
     problem: Problem, machine: Session, chosen: NDArray[np.int16], passes: int, rng: Generator
-) -> tuple[NDArray[np.float64], tuple[str | None, ...], bool]:
-    """[passes that were completed, b] seconds, [b] what failed, and whether Ctrl-C ended it."""
+) -> tuple[NDArray[np.float64], tuple[str | None, ...]]:
+    """[passes, b] seconds, and [b] the reason of each failure."""
     batch, b = batch_of(problem, chosen), len(chosen)
     samples, error = np.full((passes, b), np.nan), list[str | None]([None] * b)
-    for number, of_pass in enumerate(samples):
-        try:
-            for i in rng.permutation(b).tolist():
-                if error[i] is not None:
-                    continue
-                found = machine.evaluate(batch[i : i + 1])
-                if found.fits[0]:
-                    of_pass[i] = found.value_s[0]
-                else:
-                    error[i] = found.error[0] or "does not fit"
-        except KeyboardInterrupt:
-            if number == 0:
-                raise
-            return samples[:number], tuple(error), True
-    return samples, tuple(error), False
+    for of_pass in samples:
+        for i in rng.permutation(b).tolist():
+            if error[i] is not None:
+                continue
+            found = machine.evaluate(batch[i : i + 1])
+            if found.fits[0]:
+                of_pass[i] = found.value_s[0]
+            else:
+                error[i] = found.error[0] or "does not fit"
+    return samples, tuple(error)
 
 
 def program_order(problem: Problem) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""`placekit cluster detect`, and the machine of `cluster=auto`: a cluster file for the computer that this process runs on."""
+"""The cluster file of this computer (`cluster new auto`), and the machine of `cluster=auto`."""
 
 from __future__ import annotations
 
@@ -6,110 +6,79 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from placekit_core import Cluster, ClusterError, Registry
-from placekit_core.cli.parser import Parser
+from placekit_core import Cluster, ClusterError
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml
 from placekit_core.contracts.units import count, mebibytes
-from placekit_inspect.cluster_new import comment, figure, kind_lines, withheld_lines, write_or_print
+from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, link, withheld_note
 from placekit_inspect.computer import Computer, Gpu, Processor, read_computer
-from placekit_inspect.data_sheets import Parts, parts
+from placekit_inspect.data_sheets import NvLink, Parts, parts
 
 HEAD = (
-    "This computer, as `placekit cluster detect` reads it. From nvidia-smi and Linux: names, memory, PCIe generations and"
+    "This computer, written by `placekit cluster new auto`. From nvidia-smi and Linux: names, memory, PCIe generations and"
     " lanes, NVLinks, cores. Rates of GPUs are peaks of data sheets: float16 and bfloat16 dense, with float32"
     " accumulation; float32 is not TF32. Rates of the CPU are estimated. Nothing is measured: `placekit cluster profile`"
     " does that."
 )
-_STEP = 256 * 2**20  # what other programs hold is rounded up to this, so that a run finds the same machine again
-_DRIVER = 400 * 2**20  # old drivers count their own memory as used; the reserve has it already
+_STEP = 256 * 2**20  # memory of other programs is rounded up to this, so that the next run finds the same machine
+_DRIVER = 400 * 2**20  # old drivers count their own memory as used, but the reserve includes it already
 _CPU_LAUNCH_S = 2e-6
-_BYTES_PER_S = {16: 51.2e9, 1024: 204.8e9}  # of a CPU with up to so many cores: two or eight channels of DDR4-3200
+_BYTES_PER_S = {16: 51.2e9, 1024: 204.8e9}  # by cores, at most: two or eight channels of DDR4-3200
 
 
 @dataclass(frozen=True)
-class _Devices:
-    """The GPUs of one kind: places in `Computer.gpus`, the part, and the memory that other programs hold."""
+class _Gpus:
+    """The GPUs of one kind: positions in `Computer.gpus`, the part, and the bytes that other programs hold on each."""
 
     part: str
     kind: DeviceKind
-    places: Sequence[int]
+    positions: Sequence[int]
     used_bytes: int
 
 
-def main(argv: list[str], registry: Registry) -> int:
-    """Print the file, or write it to OUT."""
-    what = (
-        "A cluster file of this computer, to be edited: its GPUs, their links, and the CPU. `cluster=auto` is the same"
-        " machine. Nothing is measured."
-    )
-    parser = Parser("cluster detect", what)
-    parser.add_argument("out", nargs="?", type=Path, metavar="OUT.yaml", help="the file; without it, it is printed")
-    out: Path | None = parser.read(argv).out
-    if out is not None and out.suffix not in (".yaml", ".yml"):
-        raise ClusterError(f"{out} does not end in .yaml", "give the file a name in .yaml")
-    write_or_print(out, lambda: computer_file(read_computer(), out.stem if out else "here"))
-    return 0
-
-
 def this_computer() -> Cluster:
-    """The machine of `cluster=auto`. Raises ClusterError if it cannot be read."""
-    return _parsed(computer_file(read_computer()))
+    """The machine of `cluster=auto`. Raises ClusterError if the computer cannot be read."""
+    return Cluster.parse(parse_yaml(computer_file(read_computer()).encode()), "this computer")
 
 
 def computer_file(computer: Computer, name: str = "here") -> str:
     """The content of a cluster file, with comments. Raises ClusterError for a GPU without a data sheet."""
     known = parts()
-    kinds = _kinds(computer, known)
+    gpus = _gpu_kinds(computer, known)
     processor = _processor_kind(computer.processor, known)
-    names = {place: f"{kind}:{i}" for kind, own in kinds.items() for i, place in enumerate(own.places)}
-    sources = [known.withheld_of(own.part).source for own in kinds.values()] + [known.withheld["cpu"].source]
-    lines = [*comment(HEAD, ""), *withheld_lines(sources)]
-    lines += [line for note in computer.notes for line in comment(f"{note[:1].upper()}{note[1:]}.", "")]
-    lines += [f"name: {name}", f"description: {json.dumps(_described(computer, kinds, known))}", "kinds:"]
-    for kind, own in kinds.items():
-        held = f" Other programs hold {mebibytes(own.used_bytes)}, rounded up." if own.used_bytes else ""
-        about = f"{known.kinds[own.part].title}. {known.kinds[own.part].source}.{held}"
-        lines += kind_lines(kind, own.kind, about)
-    lines += kind_lines("cpu", processor, _about_processor(computer.processor))
-    lines.append("devices:")
-    for kind, own in kinds.items():
-        indices = ", ".join(str(computer.gpus[place].index) for place in own.places)
-        lines += comment(f"{'GPUs' if len(own.places) > 1 else 'GPU'} {indices} of nvidia-smi.", "  ")
-        lines.append(f"  - {{kind: {kind}{f', count: {len(own.places)}' if len(own.places) > 1 else ''}}}")
-    lines.append("  - {kind: cpu}")
-    if computer.gpus:
-        lines += ["links:", *_nvlinks(computer, kinds, names, known), *_pcie(computer, kinds, names, known, processor)]
-    content = "\n".join(lines) + "\n"
-    _parsed(content)
-    return content
+    names = {position: f"{kind}:{i}" for kind, own in gpus.items() for i, position in enumerate(own.positions)}
+    kinds = {kind: KindEntry(own.kind, len(own.positions), _about(own, computer, known)) for kind, own in gpus.items()}
+    kinds["cpu"] = KindEntry(processor, 1, _about_processor(computer.processor))
+    sources = [known.withheld_of(own.part).source for own in gpus.values()] + [known.withheld["cpu"].source]
+    links: list[str] = []
+    if gpus:
+        links = [*_nvlinks(computer, gpus, names, known), *_pcie(computer, gpus, names, known, processor)]
+    found = [f"{len(own.positions)} x {known.kinds[own.part].title}" for own in gpus.values()]
+    described = " + ".join([*found, f"{computer.processor.name}, {computer.processor.cores} cores"])
+    head = [HEAD, withheld_note(sources), *(f"{note[:1].upper()}{note[1:]}." for note in computer.notes)]
+    return cluster_text(head, name, json.dumps(described), kinds, links)
 
 
-def _parsed(content: str) -> Cluster:
-    return Cluster.parse(parse_yaml(content.encode()), "this computer")
-
-
-def _kinds(computer: Computer, known: Parts) -> dict[str, _Devices]:
-    """The GPUs by kind; cards of one name with other memory, or with other programs on them, are kinds of their own."""
+def _gpu_kinds(computer: Computer, known: Parts) -> dict[str, _Gpus]:
+    """The GPUs by kind. Cards of one name that differ in memory, or in what other programs use, are separate kinds."""
     found = dict[tuple[str, int, int], list[int]]()
-    for place, gpu in enumerate(computer.gpus):
+    for position, gpu in enumerate(computer.gpus):
         used = -(-max(gpu.used_bytes - _DRIVER, 0) // _STEP) * _STEP
-        found.setdefault((_part(gpu, known), gpu.memory_bytes, used), []).append(place)
-    kinds, seen = dict[str, _Devices](), Counter[str]()
-    for (part, memory, used), places in found.items():
+        found.setdefault((_part(gpu, known), gpu.memory_bytes, used), []).append(position)
+    kinds, seen = dict[str, _Gpus](), Counter[str]()
+    for (part, memory, used), positions in found.items():
         seen[part] += 1
         base = known.kind(part)
         reserve = {"memory_bytes": memory, "reserve_bytes": base.reserve_bytes + used}
         if reserve["reserve_bytes"] >= memory:
             raise ClusterError(
-                f"GPU {computer.gpus[places[0]].index}, {computer.gpus[places[0]].name}, is full: other programs hold"
+                f"GPU {computer.gpus[positions[0]].index}, {computer.gpus[positions[0]].name}, is full: other programs hold"
                 f" {mebibytes(used)}",
                 "end them, or leave it out: CUDA_VISIBLE_DEVICES",
             )
         name = part if seen[part] == 1 else f"{part}_{seen[part]}"
-        kinds[name] = _Devices(part, base.model_copy(update=reserve), places, used)
+        kinds[name] = _Gpus(part, base.model_copy(update=reserve), positions, used)
     return kinds
 
 
@@ -124,8 +93,14 @@ def _part(gpu: Gpu, known: Parts) -> str:
     return found[0]
 
 
+def _about(own: _Gpus, computer: Computer, known: Parts) -> str:
+    part, numbers = known.kinds[own.part], ", ".join(str(computer.gpus[p].index) for p in own.positions)
+    held = f" Other programs hold {mebibytes(own.used_bytes)}, rounded up." if own.used_bytes else ""
+    return f"{part.title}: {'GPUs' if len(own.positions) > 1 else 'GPU'} {numbers} of nvidia-smi. {part.source}.{held}"
+
+
 def _processor_kind(processor: Processor, known: Parts) -> DeviceKind:
-    """The CPU: cores x clock x FLOP per cycle, half of it in float64."""
+    """The CPU: cores x clock x FLOP per cycle; half of it in float64."""
     flops = processor.cores * processor.hertz * processor.flops_per_cycle
     withheld = known.withheld["cpu"]
     return DeviceKind(
@@ -147,76 +122,53 @@ def _about_processor(processor: Processor) -> str:
     )
 
 
-def _nvlinks(computer: Computer, kinds: dict[str, _Devices], names: dict[int, str], known: Parts) -> list[str]:
-    """NVLinks: of each GPU to an NVSwitch where it has more neighbours than links, else between pairs."""
-    lines, latency = list[str](), {form: figure(known.links[form].latency_s) for form in ("nvlink", "nvswitch")}
-    switched = set[int]()
-    for kind, own in kinds.items():
-        sheet = known.kinds[own.part].nvlink
-        for place in own.places:
-            each = [n for (a, _), n in computer.nvlinks.items() if a == place]
-            links = computer.nvlink_count.get(place, sheet.links if sheet else max(each, default=0))
-            if sum(each) > links:
-                switched.add(place)
-                rate = figure(links * _nvlink_bytes_per_s(computer, place, kind, known, kinds))
-                lines.append(
-                    f'  - {{a: "{names[place]}", b: nvswitch, bytes_per_s: {rate}, latency_s: {latency["nvswitch"]}}}'
+def _nvlinks(computer: Computer, gpus: dict[str, _Gpus], names: dict[int, str], known: Parts) -> list[str]:
+    """NVLinks: to an NVSwitch for GPUs with more neighbours than links, else between pairs. Raises ClusterError."""
+    sheets: dict[int, NvLink] = {}
+    for own in gpus.values():
+        for position in own.positions:
+            sheet = known.kinds[own.part].nvlink
+            if sheet is not None:
+                sheets[position] = sheet
+            elif any(position in pair for pair in computer.nvlinks):
+                raise ClusterError(
+                    f"the bandwidth of the NVLinks of GPU {computer.gpus[position].index},"
+                    f" {computer.gpus[position].name}, is not known",
+                    "write a cluster file: `placekit cluster new`",
                 )
+    lines, latency = list[str](), {form: known.links[form].latency_s for form in ("nvlink", "nvswitch")}
+    number: Counter[int] = Counter()
+    for (a, _), n in computer.nvlinks.items():
+        number[a] += n
+    switched = {a for a, n in number.items() if n > sheets[a].links}
+    for a in sorted(switched):
+        rate = sheets[a].links * sheets[a].bytes_per_s
+        lines.append(link(f'a: "{names[a]}", b: nvswitch', rate, latency["nvswitch"]))
     for (a, b), n in sorted(computer.nvlinks.items()):
         if a < b and not {a, b} <= switched:
-            kind = names[a].rpartition(":")[0]
-            rate = figure(n * _nvlink_bytes_per_s(computer, a, kind, known, kinds))
-            lines.append(
-                f'  - {{a: "{names[a]}", b: "{names[b]}", bytes_per_s: {rate}, latency_s: {latency["nvlink"]}}}'
-            )
-    return (
-        [*comment("NVLink, as `nvidia-smi topo -m` and `nvidia-smi nvlink --status` say.", "  "), *lines]
-        if lines
-        else []
-    )
-
-
-def _nvlink_bytes_per_s(computer: Computer, place: int, kind: str, known: Parts, kinds: dict[str, _Devices]) -> float:
-    """Bandwidth of one NVLink of a GPU: the driver's figure, else that of the data sheet. Raises ClusterError."""
-    sheet = known.kinds[kinds[kind].part].nvlink
-    if place not in computer.nvlink_bytes_per_s and sheet is None:
-        raise ClusterError(
-            f"the bandwidth of the NVLinks of GPU {computer.gpus[place].index}, {computer.gpus[place].name}, is not known",
-            "write a cluster file: `placekit cluster new`",
-        )
-    return computer.nvlink_bytes_per_s.get(place, sheet.bytes_per_s if sheet else 0.0)
+            lines.append(link(f'a: "{names[a]}", b: "{names[b]}"', n * sheets[a].bytes_per_s, latency["nvlink"]))
+    return [*comment("NVLinks according to `nvidia-smi topo -m`."), *lines] if lines else []
 
 
 def _pcie(
-    computer: Computer, kinds: dict[str, _Devices], names: dict[int, str], known: Parts, processor: DeviceKind
+    computer: Computer, gpus: dict[str, _Gpus], names: dict[int, str], known: Parts, processor: DeviceKind
 ) -> list[str]:
     """The PCIe link of each GPU, and the CPU's memory, on one hub."""
     number = len(computer.gpus)
-    apart = {place: not known.kinds[own.part].peer_to_peer for own in kinds.values() for place in own.places}
+    apart = {position: not known.kinds[own.part].peer_to_peer for own in gpus.values() for position in own.positions}
     staged = number > 1 and any(apart.values())
-    hub = "host" if staged else "pcie"
-    lines = comment(f"PCIe: three quarters of the raw bandwidth, nominal. {_HUB if staged else ''}".strip(), "  ")
+    hub, driver = ("host", " With a peer-to-peer driver: write `duplex: full`.") if staged else ("pcie", "")
+    lines = comment(f"PCIe: three quarters of the raw bandwidth, nominal.{driver}")
     if staged:
-        lines += comment(f"Hub `host`: {known.staged.source}.", "  ")
-    for place, gpu in enumerate(computer.gpus):
-        through_host = staged and apart[place]
+        lines += comment(f"Hub `host`: {known.staged.source}.")
+    for position, gpu in enumerate(computer.gpus):
+        through_host = staged and apart[position]
         lane = known.links["pcie3"].bytes_per_s
         assert lane is not None
-        rate = figure(lane * 2.0 ** (gpu.generation - 3) * gpu.lanes)
-        latency = figure(known.staged.latency_s if through_host else known.links["pcie3"].latency_s)
-        lines += comment(f"GPU {gpu.index}: PCIe {gpu.generation}.0 x{gpu.lanes}, {count(float(rate))}B/s.", "  ")
-        half = ", duplex: half" if through_host else ""
-        lines.append(f'  - {{a: "{names[place]}", b: {hub}, bytes_per_s: {rate}, latency_s: {latency}{half}}}')
-    lines += comment("The CPU reads and writes its memory for all links at once.", "  ")
-    each = f", concurrent: {number}" if number > 1 else ""
-    lines.append(f'  - {{a: "cpu:0", b: {hub}, bytes_per_s: {figure(processor.memory_bytes_per_s)}{each}}}')
+        rate = lane * 2.0 ** (gpu.generation - 3) * gpu.lanes
+        latency = known.staged.latency_s if through_host else known.links["pcie3"].latency_s
+        lines += comment(f"GPU {gpu.index}: PCIe {gpu.generation}.0 x{gpu.lanes}, {count(rate)}B/s.")
+        lines.append(link(f'a: "{names[position]}", b: {hub}', rate, latency, "half" if through_host else "full"))
+    lines += comment("The CPU reads and writes its memory for all links at once.")
+    lines.append(link(f'a: "cpu:0", b: {hub}', processor.memory_bytes_per_s, concurrent=number))
     return lines
-
-
-_HUB = "A driver with peer-to-peer: write `duplex: full`."
-
-
-def _described(computer: Computer, kinds: dict[str, _Devices], known: Parts) -> str:
-    found = [f"{len(own.places)} x {known.kinds[own.part].title}" for own in kinds.values()]
-    found.append(f"{computer.processor.name}, {computer.processor.cores} cores")
-    return " + ".join(found)

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from placekit_core import ConfigError, Graph, GraphError, Importer, Labels, Problem, Program, Registry
+from placekit_core import ConfigError, Graph, GraphError, Importer, Problem, Program, Registry
 from placekit_core.cli import console
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import Parser
-from placekit_core.contracts.graph import Column
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.detection import endings, importer_of
@@ -127,43 +126,19 @@ def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
 
 
 def _write(writer: type[Importer], program: Program, target: Path) -> Program:
-    """Write a program, and say what its file lacks. Returns the program of the file."""
+    """Write a program, and print what the file does not hold. Returns the program as read from the file."""
     writer.write(program, target)
     [again] = writer(path=str(target)).load()
-    missing, other = _lost(program, again)
-    if missing:
-        print(f"{target} holds no {', no '.join(missing)}")
-    if other:
-        print(f"{target} has another {', another '.join(other)}")
+    parts = {"seconds": "costs", "machine": "cluster", "split": "split"}
+    lost = [text for text, key in parts.items() if getattr(program, key) is not None and getattr(again, key) is None]
+    lost += [f"column {c}" for c in sorted(set(program.graph.columns) - set(again.graph.columns))]
+    if lost:
+        print(f"{target} holds no {', no '.join(lost)}")
     return again
 
 
-def _lost(program: Program, again: Program) -> tuple[list[str], list[str]]:
-    """What a file lacks of the program that was written to it, and what it holds in another form."""
-    graph, costs = program.graph, program.costs
-    missing = ["seconds"] if costs is not None and again.costs is None else []
-    missing += ["machine"] if program.cluster is not None and again.cluster is None else []
-    missing += ["split"] if program.split is not None and again.split is None else []
-    missing += [f"column {c}" for c in sorted(set(graph.columns) - set(again.graph.columns))]
-    found = again.graph.all_columns()
-    other = [key for key in ("name", "op_name", "attributes") if getattr(again.graph, key) != getattr(graph, key)]
-    other += [key for key, column in graph.all_columns().items() if key in found and not _equal(column, found[key])]
-    if costs is not None and again.costs is not None:
-        kernel = graph.kernel
-        other += ["seconds"] if not np.array_equal(costs.op_s, again.costs.op_s) else []
-        other += ["measured"] if not np.array_equal(costs.measured[kernel], again.costs.measured[kernel]) else []
-    other += ["machine"] if again.cluster is not None and again.cluster != program.cluster else []
-    return missing, other
-
-
-def _equal(a: Column, b: Column) -> bool:
-    """Whether two columns have the same values."""
-    one, other = (np.asarray(c.tolist() if isinstance(c, Labels) else c) for c in (a, b))
-    return np.array_equal(one, other)
-
-
 def _plain(text: str) -> str:
-    """The text, escaped where a terminal would take it for a command."""
+    """The text, with control characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 

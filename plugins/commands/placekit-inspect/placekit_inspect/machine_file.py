@@ -1,112 +1,37 @@
-"""`placekit cluster new`: a cluster file from a machine in words, from the figures in `parts.yaml`."""
+"""The cluster file of a machine in words, from the figures in `parts.yaml`."""
 
 from __future__ import annotations
 
-import json
-import math
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from placekit_core import Cluster, ClusterError, Registry
+from placekit_core import ClusterError
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.console import table, wrapped
-from placekit_core.cli.parser import Parser
-from placekit_core.contracts.cluster import DeviceKind
-from placekit_core.contracts.files import parse_yaml, write_atomically
-from placekit_core.contracts.units import count, mebibytes
+from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, link, withheld_note
 from placekit_inspect.data_sheets import LinkPart, Parts, parts
-from placekit_inspect.machine_words import HOW, Box, Machine, read_machine
+from placekit_inspect.machine_words import Box, Machine, read_machine
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
 are per direction. Launch overheads and latencies are nominal, unless a comment says where they come from.
 `placekit cluster profile` measures a machine that is at hand."""
-WIDTH = 120  # of a line of the file
 
 
-def main(argv: list[str], registry: Registry) -> int:
-    """Print the file or write it to OUT; without a machine, list the parts."""
-    what = (
-        "A cluster file from a machine in words, to be edited: devices, then after commas their link, and for several boxes"
-        " the network. Without a machine: the devices and links that are known."
-    )
-    parser = Parser("cluster new", what)
-    parser.add_argument("machine", nargs="?", metavar="MACHINE", help=f"in quotes; {HOW}")
-    parser.add_argument("out", nargs="?", type=Path, metavar="OUT.yaml", help="the file; without it, it is printed")
-    arguments = parser.read(argv)
-    if arguments.machine is None:
-        show_parts(parts())
-        return 0
-    out: Path | None = arguments.out
-    if out is not None and out.suffix not in (".yaml", ".yml"):
-        raise ClusterError(
-            f"{out} does not end in .yaml", "put the machine in quotes, and give the file a name in .yaml"
-        )
-    write_or_print(out, lambda: cluster_file(arguments.machine, out.stem if out else ""))
-    return 0
-
-
-def write_or_print(out: Path | None, content: Callable[[], str]) -> None:
-    """Write the content of a cluster file to `out`, or print it. Raises ClusterError if `out` exists or cannot be written."""
-    if out is not None and out.exists():
-        raise ClusterError(f"{out} exists already", "remove it, or choose another name")
-    text = content()
-    if out is None:
-        print(text, end="")
-        return
-    try:
-        write_atomically(out, text.encode())
-    except OSError as e:
-        raise ClusterError(f"cannot write {out}: {e.strerror}") from None
-    print(f"written to {out}; place on it with `placekit run cluster={quoted(str(out))}`")
-
-
-def show_parts(known: Parts) -> None:
-    """The tables of devices and links."""
-    rows = [
-        [
-            name,
-            p.title,
-            f"{count(p.flops_per_s['float32'])}FLOP/s",
-            mebibytes(p.memory_bytes),
-            _rate(p.memory_bytes_per_s),
-        ]
-        for name, p in known.kinds.items()
-    ]
-    table(["kind", "device", "float32", "memory", "bandwidth"], rows, left=2)
-    print()
-    per = {"pcie": " per lane", "nvlink": "the GPU's", "nvswitch": "the GPU's", "shared": "half of the memory's"}
-    rows = [
-        [name, "boxes" if p.joins_boxes else "devices of a box",
-         f"{_rate(p.bytes_per_s) if p.bytes_per_s else ''}{per.get(p.form, '')}"]
-        for name, p in known.links.items()
-    ]  # fmt: skip
-    table(["link", "connects", "bandwidth per direction"], rows, left=2)
-    print(wrapped(HOW))
-
-
-def cluster_file(text: str, name: str = "") -> str:
+def machine_file(text: str, name: str = "") -> str:
     """The content of a cluster file, with comments, for a machine in words. Raises ClusterError."""
     known = parts()
     machine = read_machine(text, known)
     links = _Links(machine, known).lines()
-    kinds = _numbers(machine)
-    lines = [*comment(f"`placekit cluster new {quoted(' '.join(text.split()))}`.", ""), *comment(HEAD, "")]
-    lines += withheld_lines(known.withheld_of(kind).source for kind in kinds)
-    lines += [f"name: {name or _slug(machine)}", f"description: {_described(machine, known)}", "kinds:"]
-    for kind in kinds:
+    numbers = _numbers(machine)
+    kinds = {}
+    for kind, number in numbers.items():
         part = known.kinds[kind]
         nominal = f" Nominal: {part.nominal}." if part.nominal else ""
-        lines += kind_lines(kind, known.kind(kind), f"{part.title}. {part.source}.{nominal}")
-    lines.append("devices:")
-    lines += [f"  - {{kind: {kind}{f', count: {number}' if number > 1 else ''}}}" for kind, number in kinds.items()]
-    lines += ["links:", *links] if links else []
-    content = "\n".join(lines) + "\n"
-    Cluster.parse(parse_yaml(content.encode()), f"the file of {text!r}")
-    return content
+        kinds[kind] = KindEntry(known.kind(kind), number, f"{part.title}. {part.source}.{nominal}")
+    withheld = withheld_note(known.withheld_of(kind).source for kind in kinds)
+    head = [f"`placekit cluster new {quoted(' '.join(text.split()))}`.", HEAD, withheld]
+    return cluster_text(head, name or _slug(numbers), _described(machine, known), kinds, links)
 
 
 def _numbers(machine: Machine) -> dict[str, int]:
@@ -116,30 +41,6 @@ def _numbers(machine: Machine) -> dict[str, int]:
         for kind, number in box.devices:
             numbers[kind] = numbers.get(kind, 0) + number
     return numbers
-
-
-def withheld_lines(sources: Iterable[str]) -> list[str]:
-    """The sources of `reserve_bytes` and `headroom`, as a comment."""
-    return comment(f"Not for placements (reserve_bytes, headroom): {'. '.join(dict.fromkeys(sources))}.", "")
-
-
-def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
-    """A kind as lines of a cluster file, with `about` above it."""
-    rates = ", ".join(f"{dtype}: {figure(rate)}" for dtype, rate in kind.flops_per_s.items())
-    written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s"}
-    others = kind.model_dump(exclude=written | {"reserve_bytes", "headroom"}, exclude_defaults=True)
-    kept = {key: getattr(kind, key) for key in ("reserve_bytes", "headroom") if getattr(kind, key)}
-    return [
-        *comment(about, "  "),
-        f"  {name}:",
-        *(["    type: cpu"] if kind.type == "cpu" else []),
-        f"    flops_per_s: {{{rates}}}",
-        f"    memory_bytes: {kind.memory_bytes}",
-        *(f"    {key}: {value}" for key, value in kept.items()),
-        f"    memory_bytes_per_s: {figure(kind.memory_bytes_per_s)}",
-        f"    launch_overhead_s: {figure(kind.launch_overhead_s)}",
-        *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
-    ]
 
 
 @dataclass(frozen=True)
@@ -162,7 +63,7 @@ class _Links:
         self.total = _numbers(machine)
         self.number = len(machine.each())
         self.out: list[str] = []
-        self.told: set[str] = set()
+        self.noted: set[str] = set()
 
     def lines(self) -> list[str]:
         """The lines below `links:`."""
@@ -196,7 +97,7 @@ class _Links:
             return groups[0]
         return self._pcie(box, groups, suffix)
 
-    def _nvswitch(self, link: LinkPart, gpus: Sequence[_Group], hub: str) -> None:
+    def _nvswitch(self, fabric: LinkPart, gpus: Sequence[_Group], hub: str) -> None:
         if sum(len(g.numbers) for g in gpus) < 2:
             raise ClusterError("an NVSwitch connects several GPUs, and a box has only one", "leave out nvswitch")
         for group in gpus:
@@ -205,10 +106,10 @@ class _Links:
                 raise ClusterError(
                     f"no machine has {group.kind} on an NVSwitch", f"with a switch: {self._with('switch')}"
                 )
-            self._note(f"{link.title}; {link.source}.")
-            self._line(group, hub, nvlink.links * nvlink.bytes_per_s, link.latency_s)
+            self._note(f"{fabric.title}; {fabric.source}.")
+            self._line(group, hub, nvlink.links * nvlink.bytes_per_s, fabric.latency_s)
 
-    def _nvlink(self, link: LinkPart, gpus: Sequence[_Group]) -> bool:
+    def _nvlink(self, fabric: LinkPart, gpus: Sequence[_Group]) -> bool:
         """Links between GPUs of a kind; returns whether they connect all GPUs of the box."""
         linked = 0
         for group in gpus:
@@ -221,12 +122,12 @@ class _Links:
                     f"the {nvlink.links} NVLinks of {group.kind} cannot be divided among {n - 1} others",
                     "write nvswitch, or edit the file",
                 )
-            self._note(f"{link.title}; {link.source}.")
+            self._note(f"{fabric.title}; {fabric.source}.")
             for i in range(0, n - size + 1, size):
                 ends = self._patterns(_Group(group.kind, group.numbers[i : i + size]))
                 mesh = f'"{ends[0]}"' if len(ends) == 1 else f"[{', '.join(f'{e!r}' for e in ends)}]".replace("'", '"')
                 rate = nvlink.links // (size - 1) * nvlink.bytes_per_s
-                self.out.append(f"  - {{mesh: {mesh}, {self._way(rate, link.latency_s)}}}")
+                self.out.append(link(f"mesh: {mesh}", rate, fabric.latency_s))
                 linked = max(linked, size)
         if not linked:
             raise ClusterError("no two GPUs of one kind with NVLink", f"with NVLink: {self._with('links')}")
@@ -236,14 +137,14 @@ class _Links:
         """The kinds whose NVLink has this."""
         return ", ".join(k for k, p in self.known.kinds.items() if p.nvlink is not None and getattr(p.nvlink, field))
 
-    def _shared(self, link: LinkPart, groups: Sequence[_Group], hub: str) -> str:
+    def _shared(self, fabric: LinkPart, groups: Sequence[_Group], hub: str) -> str:
         for group in groups:
             part = self.known.kinds[group.kind]
             if not part.shared_memory:
                 shared = ", ".join(k for k, p in self.known.kinds.items() if p.shared_memory)
                 raise ClusterError(f"{group.kind} has a memory of its own", f"on a shared memory: {shared}")
-            self._note(f"{link.title[:1].upper()}{link.title[1:]}; {link.source}.")
-            self._line(group, hub, part.memory_bytes_per_s / 2, link.latency_s, duplex="half")
+            self._note(f"{fabric.title[:1].upper()}{fabric.title[1:]}; {fabric.source}.")
+            self._line(group, hub, part.memory_bytes_per_s / 2, fabric.latency_s, duplex="half")
         return hub
 
     def _pcie(self, box: Box, groups: Sequence[_Group], suffix: str) -> str:
@@ -258,54 +159,51 @@ class _Links:
                     f"{group.kind} has no PCIe slot", "connect it by a network, or by `shared` with its own CPU"
                 )
             name = f"pcie{min(part.pcie, int(box.pcie[-1]) if box.pcie else part.pcie)}"
-            link = self.known.links[name]
-            assert link.bytes_per_s is not None
-            self._note(f"{link.title} x{box.lanes}; {link.source}.")
+            slot = self.known.links[name]
+            assert slot.bytes_per_s is not None
+            self._note(f"{slot.title} x{box.lanes}; {slot.source}.")
             through_host = staged and not part.peer_to_peer
             if through_host:
                 self._note(f"Hub `{hub}`: {self.known.staged.source}.", "host")
-            latency = self.known.staged.latency_s if through_host else link.latency_s
-            self._line(group, hub, link.bytes_per_s * box.lanes, latency, duplex="half" if through_host else "full")
+            latency = self.known.staged.latency_s if through_host else slot.latency_s
+            self._line(group, hub, slot.bytes_per_s * box.lanes, latency, duplex="half" if through_host else "full")
         for group in groups:
             if group not in gpus:
                 self._note("The CPU reads and writes its memory for all links at once.")
                 self._line(group, hub, self.known.kinds[group.kind].memory_bytes_per_s, 0.0, concurrent=max(number, 1))
         return hub
 
-    def _network(self, link: LinkPart, gateways: Sequence[str | _Group]) -> None:
-        assert link.bytes_per_s is not None
+    def _network(self, network: LinkPart, gateways: Sequence[str | _Group]) -> None:
+        assert network.bytes_per_s is not None
         nics = f", {self.machine.nics} per box" if self.machine.nics > 1 else ""
-        self._note(f"{link.title}{nics}; {link.source}.")
+        self._note(f"{network.title}{nics}; {network.source}.")
         ends: list[str] = []
         for kind in dict.fromkeys(g.kind for g in gateways if isinstance(g, _Group)):
             own = [i for g in gateways if isinstance(g, _Group) and g.kind == kind for i in g.numbers]
             ends += self._patterns(_Group(kind, own))
         ends += [g for g in gateways if isinstance(g, str)]
-        if link.form == "cable":
+        if network.form == "cable":
             mesh = ", ".join(f'"{end}"' for end in ends)
-            self.out.append(f"  - {{mesh: [{mesh}], {self._way(link.bytes_per_s, link.latency_s)}}}")
+            self.out.append(link(f"mesh: [{mesh}]", network.bytes_per_s, network.latency_s))
             return
         for end in ends:
-            way = self._way(link.bytes_per_s, link.latency_s, concurrent=self.machine.nics)
-            self.out.append(f"  - {{a: {self._quoted(end)}, b: network, {way}}}")
+            box = f'"{end}"' if ":" in end else end
+            self.out.append(
+                link(f"a: {box}, b: network", network.bytes_per_s, network.latency_s, concurrent=self.machine.nics)
+            )
 
     def _line(
         self, group: _Group, hub: str, bytes_per_s: float, latency_s: float, duplex: str = "full", concurrent: int = 1
     ) -> None:
-        way = self._way(bytes_per_s, latency_s, duplex, concurrent)
-        self.out += [f'  - {{a: "{end}", b: {hub}, {way}}}' for end in self._patterns(group)]
-
-    def _way(self, bytes_per_s: float, latency_s: float, duplex: str = "full", concurrent: int = 1) -> str:
-        text = f"bytes_per_s: {figure(bytes_per_s)}"
-        text += f", latency_s: {figure(latency_s)}" if latency_s else ""
-        text += f", duplex: {duplex}" if duplex != "full" else ""
-        return text + (f", concurrent: {concurrent}" if concurrent > 1 else "")
+        self.out += [
+            link(f'a: "{end}", b: {hub}', bytes_per_s, latency_s, duplex, concurrent) for end in self._patterns(group)
+        ]
 
     def _note(self, text: str, key: str = "") -> None:
         """A comment above the next link, once."""
-        if (key or text) not in self.told:
-            self.told.add(key or text)
-            self.out += comment(text, "  ")
+        if (key or text) not in self.noted:
+            self.noted.add(key or text)
+            self.out += comment(text)
 
     def _patterns(self, group: _Group) -> list[str]:
         """Patterns over device names that match this group and nothing else."""
@@ -321,32 +219,10 @@ class _Links:
             found.append(f"{group.kind}:{ten or ''}{first if first == last else f'[{digits}]'}")
         return found
 
-    def _quoted(self, end: str) -> str:
-        return f'"{end}"' if ":" in end else end
 
-
-def comment(text: str, indent: str) -> list[str]:
-    """`text` as lines of a comment; a line break stays one."""
-    start = f"{indent}# "
-    return [line for part in text.split("\n") for line in textwrap.wrap(
-        part, WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
-    )]  # fmt: skip
-
-
-def figure(value: float) -> str:
-    """A number in the engineering notation that YAML reads as a number: 1008.0e+9 as 1.008e+12."""
-    exponent = 3 * math.floor(math.log10(value) / 3)
-    mantissa = f"{value / 10.0**exponent:.10g}"
-    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent:+d}"
-
-
-def _rate(bytes_per_s: float) -> str:
-    return f"{count(bytes_per_s)}B/s"
-
-
-def _slug(machine: Machine) -> str:
+def _slug(numbers: dict[str, int]) -> str:
     """A name from kinds and numbers: `rtx4090x2_rtx3090`."""
-    return "_".join(f"{kind}x{number}" if number > 1 else kind for kind, number in _numbers(machine).items())
+    return "_".join(f"{kind}x{number}" if number > 1 else kind for kind, number in numbers.items())
 
 
 def _described(machine: Machine, known: Parts) -> str:

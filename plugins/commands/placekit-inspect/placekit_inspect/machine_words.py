@@ -23,7 +23,7 @@ LANES = (1, 2, 4, 8, 16)
 LISTING = "placekit cluster new"
 _BOXES = re.compile(r"(?:([0-9]+)\s*(?:x|nodes?|boxes|box)?\s*(?:of)?\s*)?\(([^()]*)\)")
 _DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]+)")
-_LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([0-9]{1,4}))?")
+_LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,6 @@ def _joined(machine: Machine, network: str, count: int | None, known: Parts) -> 
     """The machine with a network of `count` NICs per box."""
     if count is not None and known.links[network].form == "cable":
         raise ClusterError(f"{network} x{count}: there is one cable between two boxes", f"write {network}")
-    if count == 0:
-        raise ClusterError(f"{network} x0: a box needs a NIC", f"write {network}")
     return replace(machine, network=network, nics=count or 1)
 
 

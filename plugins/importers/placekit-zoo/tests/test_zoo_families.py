@@ -244,7 +244,7 @@ def test_an_error_in_another_process_is_that_of_the_importer(light: Any, monkeyp
 
 def test_a_process_that_ends_is_an_error(light: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     apart(monkeypatch, 2)
-    with pytest.raises(ImporterError, match="of 'light' ended with exit code 9: it said nothing"):
+    with pytest.raises(ImporterError, match="of 'light' ended with exit code 9: it printed nothing"):
         light(graphs=5, train=1, family_seed=2).load()
     light.__name__ = "Gone"
     with pytest.raises(ImporterError, match=r"ended with exit code 1: AttributeError: .*Gone"):
