@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from placekit_testing import ImporterContract
@@ -25,7 +24,7 @@ from placekit_zoo.family_options import FamilyOptions, PlacetoNmtOptions, Placet
 from placekit_zoo.placeto import PlacetoCifar10, PlacetoNmt, PlacetoPtb
 from pydantic import ValidationError
 
-from placekit_core import ImporterError, installed
+from placekit_core import ImporterError
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
@@ -50,34 +49,6 @@ class TestPlacetoPtb(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:
         return partial(PlacetoPtb, **RNN, graphs=2, train=1)
-
-
-@pytest.mark.slow
-class TestPlacetoPtbApart(ImporterContract):
-    short = True
-
-    @pytest.fixture(autouse=True)
-    def apart(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(family, "APART", 2)
-        monkeypatch.setattr(family, "usable_cores", lambda: 2)
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(PlacetoPtb, **RNN, graphs=2, train=1)
-
-
-@pytest.mark.slow
-class TestPlacetoNmt(ImporterContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(PlacetoNmt, **{**NMT, "lengths": (1, 1), "graphs": 1})
-
-
-@pytest.mark.slow
-class TestPlacetoCifar10(ImporterContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(PlacetoCifar10, **CNN, graphs=1, train=0)
 
 
 @pytest.mark.parametrize(("importer", "options"), mostly_slow(FAMILIES, FAMILIES[1:2]))
@@ -265,11 +236,6 @@ def test_a_script_without_a_main_guard_is_run_once(light: Any, tmp_path: Path) -
     assert found.stdout.split() == ["run", "9", "False"], found.stderr
 
 
-def test_inference() -> None:
-    graph = PlacetoPtb(**RNN, only=0, mode="inference").load()[0].graph
-    assert set(np.unique(graph.phase)) == {0}
-
-
 def test_wrong_options_are_refused() -> None:
     for wrong, message in (
         ({"graphs": 3}, "train=16 is more than graphs=3"),
@@ -282,20 +248,3 @@ def test_wrong_options_are_refused() -> None:
         PlacetoPtbOptions(nodes=(3, 2))
     with pytest.raises(ValidationError, match="2 pairs"):
         PlacetoNmtOptions(lengths=(1, 1), batches=(32, 48))
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("importer", "groups"),
-    [(PlacetoCifar10, {"keep_branches": True, "max_groups": 128}), (PlacetoPtb, {"max_groups": 128}),
-     (PlacetoNmt, {"max_groups": 160})],
-)  # fmt: skip
-def test_members_have_as_many_groups_as_in_the_paper(importer: Any, groups: dict[str, Any]) -> None:
-    entry = installed().get("grouper", "colocation")
-    grouper = entry.build(entry.component.config(**groups))
-    made = importer()
-    by_size = sorted(range(32), key=lambda i: len(str(made.sample(i))))
-    for i in (by_size[0], by_size[-1]):
-        graph = importer(only=i).load()[0].graph
-        assert grouper.group(graph, np.random.default_rng(0)).count == groups["max_groups"]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import resource
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from placekit_zoo.dense_options import MlpOptions
 from placekit_zoo.inception_v3 import InceptionV3, InceptionV3Importer
 from placekit_zoo.mlp import MlpImporter
-from pydantic import ValidationError
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
@@ -61,15 +58,3 @@ def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
 )
 def test_steps_equal_eager(importer: Any, options: dict[str, Any], steps_equal_eager: Any) -> None:
     steps_equal_eager(importer, options)
-
-
-def test_modes() -> None:
-    graph = MlpImporter(mode="inference").load()[0].graph
-    assert set(np.unique(graph.phase)) == {0}
-    assert not graph.op_type.is_value("state").any()
-
-
-def test_wrong_options_are_refused() -> None:
-    for wrong in ({"batch": 0}, {"optimizer": "adagrad"}, {"layers": 3}, {"hidden": [0]}):
-        with pytest.raises(ValidationError):
-            MlpOptions(**wrong)
