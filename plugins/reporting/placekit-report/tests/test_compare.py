@@ -23,7 +23,7 @@ from placekit_core.run.run_directory import load_summary
 Run = Callable[..., object]
 
 
-@pytest.mark.parametrize(("n", "k"), [(6, 1), (8, 1), (9, 2), (10, 2), (12, 3), (20, 6), (30, 10), (50, 18)])
+@pytest.mark.parametrize(("n", "k"), [(6, 1), (9, 2), (20, 6)])
 def test_intervals_are_those_of_the_published_tables(n: int, k: int) -> None:
     """k as in table A.3 of Conover, Practical Nonparametric Statistics: the two-sided sign test at 5 %."""
     found = median_interval([float(x) for x in np.random.default_rng(n).permutation(n) + 1])
@@ -35,7 +35,7 @@ def test_intervals_are_those_of_the_published_tables(n: int, k: int) -> None:
     assert 1 - outside - 2 * math.comb(n, k) / 2**n < 0.95, "the next narrower pair would not do"
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [2, 5])
 def test_few_values_give_their_range_with_its_true_coverage(n: int) -> None:
     assert median_interval([float(x) for x in range(n)]) == (0, n - 1, 1 - 2 ** (1 - n))
     assert median_interval([1.0]) is None
@@ -103,10 +103,8 @@ def test_median_interval_and_best(finished: Summary, capsys: pytest.CaptureFixtu
     [
         ([3.0, 3.5, 9.0], "42.9% below b (intervals overlap)"),
         ([3.1, 3.5, 9.0], "42.9% below b (fewer than six seeds)"),
-        ([2.0, 2.0, 2.0], "as good as b (intervals overlap)"),
         ([2.0 + 3e-15] * 3, "as good as b (intervals overlap)"),
         ([2.0008] * 3, "less than 0.1% below b (intervals overlap)"),
-        ([2.002] * 3, "0.1% below b (intervals overlap)"),
         ([4.0], "50.0% below b (one seed)"),
         ([None, None], None),
     ],
