@@ -16,10 +16,10 @@ WIDTH = 120  # of a line of the file
 
 
 class KindEntry(NamedTuple):
-    """A device kind in a cluster file: its figures, how many devices there are, and a comment with the sources."""
+    """A device kind in a cluster file: its figures, the number of devices, and a comment with the sources."""
 
     kind: DeviceKind
-    count: int
+    number: int
     comment: str
 
 
@@ -40,7 +40,7 @@ def cluster_text(
     for key, entry in kinds.items():
         lines += kind_lines(key, entry.kind, entry.comment)
     lines.append("devices:")
-    lines += [f"  - {{kind: {key}{f', count: {e.count}' if e.count > 1 else ''}}}" for key, e in kinds.items()]
+    lines += [f"  - {{kind: {key}{f', count: {e.number}' if e.number > 1 else ''}}}" for key, e in kinds.items()]
     links = list(links)
     lines += ["links:", *links] if links else []
     content = "\n".join(lines) + "\n"

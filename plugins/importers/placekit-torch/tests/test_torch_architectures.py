@@ -19,12 +19,12 @@ import torch.utils.flop_counter as counter
 from placekit_testing.speed import mostly_slow
 from placekit_torch import Step
 from placekit_torch.capture import to_fake
-from placekit_torch.constructing import converting, without_weights
 from placekit_torch.factory import Made
+from placekit_torch.fake_parameters import converting, without_weights
 from placekit_torch.importer import import_program
+from placekit_torch.nested_tensors import tensors_in
 from placekit_torch.options import Kernels
 from placekit_torch.tracing import fake_mode
-from placekit_torch.trees import tensors_in
 from placekit_torch.vision import declare_torchvision
 
 from placekit_core import Graph

@@ -10,8 +10,8 @@ import pytest
 import torch
 from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
+from placekit_torch.nested_tensors import flat_inputs, tensors_in
 from placekit_torch.step import Step
-from placekit_torch.trees import flat_inputs, tensors_in
 from torch import Tensor, nn
 
 from placekit_core import ImporterError, Program

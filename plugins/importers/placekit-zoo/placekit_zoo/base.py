@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from placekit_torch.custom_kernels import FusedAdam
 from placekit_torch.factory import Made
-from placekit_torch.fused import FusedAdam
 from placekit_torch.importer import import_program
 from placekit_torch.options import Kernels
 from placekit_torch.step import Step
