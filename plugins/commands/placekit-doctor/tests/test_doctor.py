@@ -10,9 +10,9 @@ import pytest
 from placekit_doctor import doctor, findings, self_test
 from placekit_doctor.doctor import Doctor
 
-from placekit_core import Command, Component, Options, PluginError, Policy, hookimpl, installed
+from placekit_core import Component, Options, PluginError, Policy, installed
 from placekit_core.run.entries import Choice, Entry
-from placekit_core.run.registry import CORE, discover
+from placekit_core.run.registry import CORE
 from tests import venvs
 
 
@@ -33,10 +33,6 @@ def test_this_installation_is_fine(placekit) -> None:
             assert f"{entry.kind} {entry.component.name}" in out
     for policy in ("annealing", "etf", "single_device"):
         assert f"ok policy {policy} finds" in out
-
-
-def test_doctor_takes_no_other_arguments(placekit) -> None:
-    assert placekit("doctor", "--json").code == 1
 
 
 @pytest.mark.slow
@@ -124,30 +120,6 @@ def test_duplicates_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts(Doctor(installed()).plugins(), "fail") == [
         "policy=x is defined 2 times: placekit-a 1 and placekit-b 2"
     ]
-
-
-def test_commands_that_cannot_be_used() -> None:
-    def command(**fields: str) -> Command:
-        return Command(
-            **{"name": "x", "usage": "", "summary": "made up", "target": "placekit_doctor.doctor:main", **fields}
-        )
-
-    class Contributes:
-        def __init__(self, *commands: Command) -> None:
-            self.commands = list(commands)
-
-        @hookimpl
-        def placekit_commands(self) -> list[Command]:
-            return self.commands
-
-    registry = discover([])
-    registry.add(
-        "a", Contributes(command(), command(name="y", target="placekit_doctor.doctor:gone")), "placekit-a", "1"
-    )
-    registry.add("b", Contributes(command()), "placekit-b", "2")
-    twins, gone = texts(Doctor(registry).plugins(), "fail")
-    assert twins == "command 'x' is defined 2 times: placekit-a 1 and placekit-b 2"
-    assert gone.startswith("command 'y' of placekit-a 1 is broken: AttributeError")
 
 
 def test_what_plugins_contribute() -> None:

@@ -205,10 +205,3 @@ def test_this_computer(placekit: Callable, monkeypatch: pytest.MonkeyPatch) -> N
     assert code == 1
     assert "here.yaml exists already" in err
     assert "here.txt does not end in .yaml" in placekit("cluster", "new", "auto", "here.txt").err
-
-
-def test_a_run_on_this_computer(placekit: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    code, out, _ = placekit("run", "workload=mlp", "cluster=auto", "budget.evaluations=3", "run_dir=one")
-    assert code == 0
-    assert "portfolio on here, seed 0, simulated" in out

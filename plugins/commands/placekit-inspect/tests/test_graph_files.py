@@ -57,23 +57,6 @@ def test_nothing_is_overwritten(placekit: Callable) -> None:
     assert Path("a.json").read_text() == text
 
 
-@pytest.mark.parametrize("command", [("show",), ("show", "-m"), ("export", "pair.json")])
-def test_presets_of_the_users_own(placekit: Callable, tmp_path: Path, command: tuple[str, ...]) -> None:
-    (tmp_path / "own" / "grouper").mkdir(parents=True)
-    (tmp_path / "own" / "grouper" / "mine.yaml").write_text("defaults: [colocation]\n")
-    arguments = (*command, "importer=json", f"importer.path={JSON}", "grouper=mine")
-    assert placekit("graph", *arguments).code == 1
-    code, out, err = placekit("graph", *arguments, "--config-dir", "own")
-    assert code == 0, (out, err)
-
-
-def test_export_needs_no_groups_and_no_machine(placekit: Callable) -> None:
-    """The graph alone is written: that the grouper of the configuration refuses it does not matter."""
-    wrong = ("importer=json", f"importer.path={JSON}", "cluster=p100x4", "costs.file=nowhere.json")
-    assert placekit("graph", "show", *wrong).code == 1
-    assert placekit("graph", "export", "pair.json", *wrong).code == 0
-
-
 def test_export_says_what_the_file_has(placekit: Callable, tmp_path: Path) -> None:
     graph = load_graph(save_graph(_odd_graph(), tmp_path / "odd.graph.npz"))
     code, out, _ = placekit("graph", "export", "odd.json", "importer=file", f"importer.path={tmp_path}/odd.graph.npz")
@@ -126,8 +109,3 @@ def test_the_longest_ending_chooses_the_format(placekit: Callable) -> None:
         "no importer would write again.txt\n  what can be written: .graph.npz (file), .json (json), .msr.json (msr)"
         in err
     )
-
-
-def test_show_counts_what_kernels_hold(placekit: Callable) -> None:
-    out = placekit("graph", "show", MSR).out
-    assert "persistent                kernels 11.0 KiB\n" in out

@@ -20,9 +20,7 @@ from placekit_testing.speed import mostly_slow
 from placekit_zoo import family
 from placekit_zoo.enas_cnn import EnasCnn
 from placekit_zoo.enas_rnn import EnasCell
-from placekit_zoo.family_options import FamilyOptions, PlacetoNmtOptions, PlacetoPtbOptions
 from placekit_zoo.placeto import PlacetoCifar10, PlacetoNmt, PlacetoPtb
-from pydantic import ValidationError
 
 from placekit_core import ImporterError
 
@@ -234,17 +232,3 @@ def test_a_script_without_a_main_guard_is_run_once(light: Any, tmp_path: Path) -
     command = [sys.executable, str(script)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "folder")
     assert found.stdout.split() == ["run", "9", "False"], found.stderr
-
-
-def test_wrong_options_are_refused() -> None:
-    for wrong, message in (
-        ({"graphs": 3}, "train=16 is more than graphs=3"),
-        ({"only": 32}, "members are 0..31"),
-        ({"batch": 3}, "Extra inputs"),
-    ):
-        with pytest.raises(ValidationError, match=message):
-            FamilyOptions(**wrong)
-    with pytest.raises(ValidationError, match="must not be above"):
-        PlacetoPtbOptions(nodes=(3, 2))
-    with pytest.raises(ValidationError, match="2 pairs"):
-        PlacetoNmtOptions(lengths=(1, 1), batches=(32, 48))

@@ -88,32 +88,6 @@ def test_arithmetic_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     assert graph.flops.sum() == pytest.approx(3 * forward, rel=0.01)
 
 
-@pytest.mark.slow
-def test_memory_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
-    graph, grown = rnnlm
-    parameters = sum(math.prod(shape) * number for shape, number in PARAMETERS.items())
-    steps, words = 4 * sum(PARAMETERS.values()), 8 * B * (T + 1)  # Adam's count of each parameter; int64
-    assert graph.persistent_bytes.sum() == 3 * 4 * parameters + steps + words  # Adam's two moments
-    assert graph.tensor_bytes.sum() / 2**30 > 20
-    assert grown < 1
-    wide = {graph.shape(t) for t in range(graph.t) if V in graph.shape(t)}
-    assert wide == {(B, V), (V, H), (V,), (1, V)}, "a tensor holds the predictions of several steps"
-
-
-@pytest.mark.slow
-def test_arithmetic_of_nmt() -> None:
-    width, vocabulary = 1024, 32_000
-    graph = NmtImporter(mode="inference").load()[0].graph
-    encoder, decoder = (2 * B * 4 * width * (x + 2 * width) for x in (2 * width, 3 * width))  # of one step
-    attention = 2 * B * (width**2 + T * width + T * width + 2 * width**2)  # query, scores, context, output
-    keys = 2 * B * T * width**2
-    assert products(graph) == T * (encoder + decoder + attention + 2 * B * width * vocabulary) + keys
-    calls = Counter(module for module, _ in steps_of(graph))
-    cells = {f"{part}.{i}": T for part in ("encoder", "decoder") for i in range(2)}
-    lookups = {"source_embedding": T, "target_embedding": T}
-    assert calls == {**lookups, **cells, "memory": 1, "attention": T, "softmax": T, "": 1}
-
-
 def test_rnnlm_is_a_grid(rnnlm: tuple[Graph, float]) -> None:
     calls = Counter(module for module, _ in steps_of(rnnlm[0]))
     assert calls == {"embedding": T, "cells.0": T, "cells.1": T, "softmax": T, "": 1}

@@ -168,15 +168,6 @@ def test_a_damaged_result_hides_no_other(placekit: Run, finished: Summary, tmp_p
     assert "etf" in outcome.out
 
 
-def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> None:
-    """The machine by name or by `default`, from Python or from the command line, options in another order."""
-    other = json.loads(finished.model_dump_json())["config"]
-    other = {**dict(reversed(other.items())), "cluster": {"name": "default"}, "importer": {"name": "python"}, "seed": 2}
-    [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})], installed())
-    assert len(row.runs) == 2
-    assert row.label == "etf"
-
-
 def test_python_and_the_command_line_share_a_row(placekit: Run, finished: Summary, tmp_path: Path) -> None:
     """Also where Python gave the graph as an object, and no importer is known."""
     programs = load_programs("mlp")
@@ -210,19 +201,6 @@ def test_other_machines_and_backends_do_not_compete(finished: Summary, capsys: p
     for changes in ({"cluster_fingerprint": "another"}, {"config": config}):
         mixed = [*copies(finished, "mine", [1.0, 1.0]), *(r.model_copy(update=changes) for r in faster)]
         assert not any(line.startswith("best: ") for line in shown(mixed, capsys))
-
-
-def test_other_objectives_of_one_backend_do_not_compete(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = {"backend": "pipeline", "objective": "step"}
-    steps = [r.model_copy(update=pipeline) for r in copies(finished, "mine", [1.0])]
-    others = [r.model_copy(update=pipeline | {"objective": "throughput"}) for r in copies(finished, "other", [0.1])]
-    lines = shown([*steps, *others], capsys)
-    assert [line.split()[:3] for line in lines if line.startswith("pipeline")] == [
-        ["pipeline", "(step)", "mine"], ["pipeline", "(throughput)", "other"]
-    ]  # fmt: skip
-    assert not any(line.startswith("best: ") for line in lines)
-    several = [*steps, *(r.model_copy(update=pipeline) for r in copies(finished, "third", [3.0])), *others]
-    assert sum(line.startswith("best: mine") for line in shown(several, capsys)) == 1
 
 
 MODULE = {"name": "module", "max_groups": None, "depth": None, "blocks": []}
@@ -263,25 +241,6 @@ def test_options_of_one_component_are_shown_where_they_differ(finished: Summary)
     long = "an/example/of/a/folder/with/a/rather/long/name"
     first, second = labels(finished, {"costs": {"file": long}}, {"costs": {"file": "b"}})
     assert (first, second) == ("etf costs.file=an/example/of/a/fo.../a/rather/long/name", "etf costs.file=b")
-
-
-def test_if_one_run_differs_in_a_section_all_of_the_contest_name_their_choice(finished: Summary) -> None:
-    """A grouper that only one row named would look as if the others had none."""
-    heft = {"name": "heft", "fallback": False}
-    assert labels(finished, {}, {"policy": heft}, {"policy": heft, "grouper": MODULE}) == [
-        "etf grouper=auto",
-        "heft grouper=auto",
-        "heft grouper=module",
-    ]
-    budget = finished.config["budget"]
-    assert labels(finished, {}, {"policy": heft, "budget": {**budget, "evaluations": 5}}) == [
-        "etf budget.evaluations=default",
-        "heft budget.evaluations=5",
-    ]
-    elsewhere = finished.model_copy(update={"workload": "other", "config": finished.config | {"grouper": MODULE}})
-    assert [r.label for r in rows([finished, elsewhere], installed())] == ["etf", "etf"], (
-        "not compared with one another"
-    )
 
 
 def test_no_two_rows_have_the_same_label(finished: Summary) -> None:

@@ -89,14 +89,6 @@ def test_the_best_is_marked_only_where_six_seeds_tell(base: Summary, others: lis
     assert winners(found) == [not why, False]
 
 
-def test_a_row_alone_and_a_row_that_does_not_always_fit_are_not_marked(base: Summary) -> None:
-    assert winners(rows(runs(base, "alone", [1.0] * 6), installed())) == [False]
-    both = [*runs(base, "a", [1.0] * 6 + [None]), *runs(base, "b", [2.0] * 6 + [None, None])]
-    found = rows(both, installed())
-    assert doubt(contests(found)[0]) == "1 of 7 runs of a do not fit"
-    assert not any(winners(found))
-
-
 def test_csv_holds_the_numbers_of_the_results_exactly(placekit: Run, sweep: list[Row]) -> None:
     outcome = placekit("compare", "--csv", "sweep")
     assert outcome.code == 0, outcome.err

@@ -14,7 +14,7 @@ from placekit_report import placekit_next_steps
 from placekit_report.curves import POINTS, curve
 from placekit_report.document import TIMELINES, Part, Run, document
 from placekit_report.logger import PAGE
-from placekit_report.modules import COLOURS, CUTS, DEEPEST, OTHER, Tree, colours, cut_table, module_table
+from placekit_report.modules import OTHER, colours, cut_table, module_table
 from placekit_report.timeline import HIDDEN, lanes, timeline
 from placekit_testing import fakes
 from placekit_testing.small import machine
@@ -183,23 +183,6 @@ class TestModules:
         assert m["operations"][0] == problem.graph.kernel.sum()
         assert m["device_seconds"].sum(axis=1) == pytest.approx(m["seconds"])
 
-    def test_a_tree_is_no_deeper_than_a_browser_shows(self) -> None:
-        path = ".".join("m" * 3000)
-        tree = Tree.of([path, "m"])
-        assert tree.names[tree.node[0]] == path
-        assert tree.depth.tolist() == list(range(DEEPEST + 1))
-        assert tree.parent.tolist() == list(range(-1, DEEPEST))
-
-    def test_few_colours_for_many_modules(self) -> None:
-        b = GraphBuilder("wide")
-        for i in range(30):
-            b.add(f"op{i}", flops=(i + 1) * 1e9, outputs=[8], module=f"block{i}.conv")
-        problem = Problem.of(b.build(), machine())
-        names, colour = colours(problem, problem.op_s[:, 0])
-        assert names == [*(f"block{i}" for i in range(29, 20, -1)), OTHER]
-        assert len(names) == COLOURS
-        assert colour.tolist() == [9] * 21 + list(range(8, -1, -1))
-
     @pytest.mark.parametrize(
         ("lists", "names"),
         [
@@ -250,16 +233,6 @@ class TestModules:
             ("layers.1.attention", "layers.0.mlp"): 40_000,
         }
         assert sorted(zip(cut["from"], cut["to"], strict=True)) == [("gpu:0", "gpu:1"), ("gpu:1", "gpu:0")]
-
-    def test_many_crossings_are_joined(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert CUTS == 200
-        problem, schedule = split_network(6, lambda v: v % 2)
-        whole = cut_table(problem, schedule)
-        monkeypatch.setattr("placekit_report.modules.CUTS", 4)
-        cut = cut_table(problem, schedule)
-        assert len(whole["bytes"]) > 4 >= len(cut["bytes"])
-        assert cut["bytes"].sum() == whole["bytes"].sum()
-        assert cut["left_out_bytes"] == 0
 
 
 def split_network(layers: int = 2, where: Any = None) -> tuple[Problem, Any]:

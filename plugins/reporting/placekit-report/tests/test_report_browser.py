@@ -124,24 +124,6 @@ class TestTimeline:
     def focus(self) -> None:
         self.browser.evaluate("document.querySelector('.frame').focus()")
 
-    def test_the_wheel_zooms_with_ctrl_or_after_a_click(self) -> None:
-        at, whole = frame(self.browser), self.range()
-        point = at["x"] + at["gutter"] + 200, at["y"] + 40
-        self.browser.mouse("mouseWheel", *point, deltaX=0, deltaY=-50)
-        assert self.range() == whole
-        self.browser.mouse("mouseWheel", *point, deltaX=0, deltaY=-50, modifiers=2)
-        near = self.range()
-        assert near < whole
-        at = frame(self.browser)
-        point = at["x"] + at["gutter"] + 200, at["y"] + 40
-        self.browser.drag(*point, *point)
-        self.browser.mouse("mouseWheel", *point, deltaX=0, deltaY=-200)
-        assert self.range() < near
-        self.browser.evaluate(
-            "[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'Fit').click()"
-        )
-        assert self.range() == whole
-
     def test_hover_tells_what_an_event_is_and_why_it_started(self) -> None:
         e = self.data["events"]
         event = max(range(len(e["track"])), key=lambda i: e["duration_s"][i] * (e["cause"][i] >= 0))

@@ -228,7 +228,7 @@ def binds(binding: Data | None, most: Child) -> Markup | None:
 
 
 def gives_most(resources: Data, own: float | None) -> Child:
-    """The sentence about the best simulated machine. It need not have more of the binding resource: another path may take over."""
+    """The sentence about the best simulated machine, which need not have more of the binding resource."""
     if not resources["name"] or not own:
         return None
     best, value = resources["name"][0], resources["value_s"][0]
