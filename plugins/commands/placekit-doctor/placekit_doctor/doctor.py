@@ -32,7 +32,7 @@ from placekit_doctor.self_test import self_test
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print every check as soon as it is done. Returns 1 if one failed."""
+    """Print each check when it is done. Returns 1 if one failed."""
     Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.").read(argv)
     doctor = Doctor(registry)
     count = {"ok": 0, "warn": 0, "fail": 0}

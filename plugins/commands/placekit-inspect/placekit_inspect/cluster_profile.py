@@ -1,4 +1,4 @@
-"""`placekit cluster profile`: measures a machine and a program's operations, and writes files that a run can read."""
+"""`placekit cluster profile`: measures a machine and a program's operations, and writes files for runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placekit_inspect.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, wr
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Measure with the backend that the options name, on the cluster and for the programs that they name."""
+    """Measure with the backend, on the cluster and for the programs of the options."""
     what = "Measure this machine and the operations of a program, and write files that a run can read."
     parser = Parser("cluster profile", what, options=True)
     add_number(parser, "--repeats", 9, "measurements of each figure")
@@ -86,7 +86,7 @@ def new_folder(path: Path) -> Iterator[None]:
 
 
 def files(out: Path) -> str:
-    """The options that let a run use the files in `out`."""
+    """The options by which a run uses the files in `out`."""
     paths = [f"{out}/{name}" for name in (CLUSTER, COSTS)]
     if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would start a sweep
         paths = [quoted(path) for path in paths]

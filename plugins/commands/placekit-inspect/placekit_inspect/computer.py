@@ -16,7 +16,7 @@ Tool = Callable[[Sequence[str]], str | None]
 """Runs nvidia-smi with arguments and returns its output; None if it is not installed."""
 FIELDS = ("index", "name", "uuid", "memory.total", "memory.used", "pcie.link.gen.max",
           "pcie.link.width.current", "mig.mode.current")  # fmt: skip
-"""The generation is the highest that card and slot share: an idle card uses an older one. The width is that of the slot."""
+"""`gen.max` is the highest generation that card and slot share; an idle card uses a lower one."""
 _PCIE = (3, 16)  # generation and lanes if nvidia-smi does not know them
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
 _SECONDS = 30  # nvidia-smi waits for a driver that starts
@@ -71,8 +71,8 @@ def nvidia_smi(arguments: Sequence[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ClusterError(f"nvidia-smi does not answer: {e}", "name a machine: cluster=NAME") from None
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().partition("\n")[0]
-        raise ClusterError(f"nvidia-smi fails: {said}", "repair the driver, or name a machine: cluster=NAME")
+        error = (done.stdout + done.stderr).strip().partition("\n")[0]
+        raise ClusterError(f"nvidia-smi fails: {error}", "repair the driver, or name a machine: cluster=NAME")
     return done.stdout
 
 
@@ -126,7 +126,7 @@ def _visible(gpus: list[tuple[str, Gpu]]) -> list[tuple[str, Gpu]]:
 
 
 def _topology(text: str, positions: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """The NVLinks in the matrix of `nvidia-smi topo -m`: `NV4` in row GPU0 and column GPU1 are four."""
+    """The NVLinks in the matrix of `nvidia-smi topo -m`; `NV4` in row GPU0 and column GPU1 means four."""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
     head = next((re.findall(r"GPU(\d+)", line) for line in plain if re.match(r"\s+GPU\d+", line)), [])
     found = {}
@@ -178,7 +178,7 @@ def _hertz(root: Path, info: str) -> float:
 
 
 def _memory(root: Path) -> int:
-    """Memory in bytes, or the least limit of this process's control group and the groups around it, in whole MiB."""
+    """Memory in bytes, limited by this process's control groups, in whole MiB."""
     total = re.search(r"^MemTotal:\s+(\d+) kB$", _text(root, "proc/meminfo"), re.M)
     bytes_ = int(total[1]) * 2**10 if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_text(group, name) for group in _control_groups(root) for name in ("memory.max", "memory.limit_in_bytes"))
@@ -186,7 +186,7 @@ def _memory(root: Path) -> int:
 
 
 def _control_groups(root: Path) -> list[Path]:
-    """Folders of this process's control group and of all groups around it (version 1 and 2)."""
+    """Folders of this process's control group and its parents (version 1 and 2)."""
     folders = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"]
     for line in _text(root, "proc/self/cgroup").splitlines():
         kinds, _, path = line.partition(":")[2].partition(":")

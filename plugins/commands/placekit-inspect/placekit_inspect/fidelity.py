@@ -1,4 +1,4 @@
-"""`placekit fidelity`: how well the simulator predicts what the measuring backend measures."""
+"""`placekit fidelity`: compares simulated with measured seconds of placements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CSV, JSON = "fidelity.csv", "fidelity.json"
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write the results."""
+    """Simulate on `backend@proxy`, measure on `backend`, print the agreement, and write the results."""
     what = "How well the simulator predicts the measurements of a backend, over good and random placements."
     parser = Parser("fidelity", what, options=True)
     add_number(parser, "--placements", 30, "placements to compare", _LEAST)

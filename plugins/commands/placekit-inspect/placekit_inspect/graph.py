@@ -50,16 +50,16 @@ def show_command(argv: list[str], registry: Registry) -> int:
 
 
 def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[float, int]]:
-    """The programs that `placekit run` would place, imported; seconds and peak bytes of the import."""
+    """Import the programs of a run; returns also the seconds and peak bytes of the import."""
     parts = assembled(words, registry)
     start = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):  # a program's file may print, and stdout may be read by others
+    with contextlib.redirect_stdout(sys.stderr):  # a user's file may print
         _ = parts.programs
     return parts, (time.perf_counter() - start, peak_bytes())
 
 
 def export_command(argv: list[str], registry: Registry) -> int:
-    """`placekit graph export`: write the program that `placekit run` would place to a file."""
+    """`placekit graph export`: write the program of a run to a file."""
     parser = Parser(
         "graph export", "Write a program's graph to a file; the ending of its name says in which format.", options=True
     )
@@ -98,13 +98,13 @@ def import_command(argv: list[str], registry: Registry) -> int:
 
 
 def _writes(registry: Registry) -> str:
-    """The formats that can be written."""
+    """The formats that importers can write."""
     files = {c.name: c.written for c in registry.importers() if c.written}
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
 
 
 def writer_of(path: Path, registry: Registry) -> type[Importer]:
-    """Class of the importer that writes files with this ending, the longest that fits. Raises GraphError if there is not one."""
+    """The importer class that writes files with this ending; the longest ending wins. Raises GraphError."""
     fitting = [(ending, c.name) for c in registry.importers() for ending in c.written if path.name.endswith(ending)]
     longest = max((len(ending) for ending, _ in fitting), default=0)
     names = [name for ending, name in fitting if len(ending) == longest]
@@ -117,7 +117,7 @@ def writer_of(path: Path, registry: Registry) -> type[Importer]:
 
 
 def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
-    """Where each program of a family is written. Raises GraphError for a file that exists."""
+    """A file for each program. Raises GraphError if one exists."""
     targets = [out] if len(programs) == 1 else [out.with_name(f"{i:03d}-{out.name}") for i in range(len(programs))]
     for target in targets:
         if target.exists():
@@ -143,7 +143,7 @@ def _plain(text: str) -> str:
 
 
 def show(problem: Problem, facts: Facts) -> None:
-    """The graph in numbers: sizes, work, critical path, the heaviest operation types."""
+    """Print sizes, work, critical path and the heaviest operation types."""
     g = problem.graph
     rows = facts.rows()
     rows += [(_plain(k.replace("_", " ")), _plain(str(v))) for k, v in g.attributes.items() if k != "kernels"]

@@ -45,7 +45,7 @@ def _numbers(machine: Machine) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Group:
-    """The devices of one kind in one box: their numbers among all devices of the kind."""
+    """The devices of one kind in one box, by their numbers among all devices of the kind."""
 
     kind: str
     numbers: Sequence[int]
@@ -79,13 +79,13 @@ class _Links:
         return self.out
 
     def _box(self, box: Box, groups: list[_Group], suffix: str) -> str | _Group:
-        """The links inside a box; returns its gateway."""
+        """Write the links inside a box; returns its gateway."""
         gpus = [g for g in groups if self.known.kinds[g.kind].type == "gpu"]
         cpus = sum(len(g.numbers) for g in groups if g not in gpus)
         if cpus > 1:
             raise ClusterError(f"{cpus} CPUs in a box", "give a box one CPU, or edit the file")
         fabric = self.known.links[box.fabric] if box.fabric else None
-        whole = False  # whether the fabric connects everything
+        whole = False  # the fabric connects everything
         if fabric is not None and fabric.form == "shared":
             return self._shared(fabric, groups, f"memory{suffix}")
         if fabric is not None and fabric.form == "nvswitch":
@@ -110,7 +110,7 @@ class _Links:
             self._line(group, hub, nvlink.links * nvlink.bytes_per_s, fabric.latency_s)
 
     def _nvlink(self, fabric: LinkPart, gpus: Sequence[_Group]) -> bool:
-        """Links between GPUs of a kind; returns whether they connect all GPUs of the box."""
+        """Write the links between GPUs of a kind; returns whether they connect all GPUs of the box."""
         linked = 0
         for group in gpus:
             nvlink, n = self.known.kinds[group.kind].nvlink, len(group.numbers)
@@ -134,7 +134,7 @@ class _Links:
         return linked == sum(len(g.numbers) for g in gpus)
 
     def _with(self, field: str) -> str:
-        """The kinds whose NVLink has this."""
+        """The kinds whose NVLink has this field."""
         return ", ".join(k for k, p in self.known.kinds.items() if p.nvlink is not None and getattr(p.nvlink, field))
 
     def _shared(self, fabric: LinkPart, groups: Sequence[_Group], hub: str) -> str:
@@ -200,13 +200,13 @@ class _Links:
         ]
 
     def _note(self, text: str, key: str = "") -> None:
-        """A comment above the next link, once."""
+        """Write a comment above the next link, once."""
         if (key or text) not in self.noted:
             self.noted.add(key or text)
             self.out += comment(text)
 
     def _patterns(self, group: _Group) -> list[str]:
-        """Patterns over device names that match this group and nothing else."""
+        """Patterns that match the device names of this group only."""
         if len(group.numbers) == self.total[group.kind] > 1:
             return [f"{group.kind}:*"]
         tens: dict[int, list[int]] = {}

@@ -45,7 +45,7 @@ APART = 8
 
 
 class FamilyImporter(Importer):
-    """A family; a subclass defines what is sampled for each member, and how its step is built."""
+    """A family of graphs; a subclass samples the members and builds their steps."""
 
     @abstractmethod
     def sample(self, member: int) -> Any:
@@ -53,20 +53,20 @@ class FamilyImporter(Importer):
 
     @abstractmethod
     def step(self, sampled: Any) -> Step:
-        """The network of a member, with inputs, targets and loss; called under a fake mode, and when the program runs."""
+        """The network of a member with inputs, targets and loss; called for tracing and for execution."""
 
     def rng(self, *key: int) -> Generator:
         """A generator of the family's seed, for `key`."""
         return np.random.default_rng([self.options.family_seed, *key])
 
     def split(self, member: int) -> Literal["train", "test"]:
-        """The part of the random split that the member is in."""
+        """The member's part of the random split."""
         o: FamilyOptions = self.options
         place = np.random.default_rng([o.family_seed, 2**32 - 1]).permutation(o.graphs)
         return "train" if place[member] < o.train else "test"
 
     def load(self) -> list[Program]:
-        """The members by number, or only the member that option `only` names."""
+        """All members, or the one that option `only` names."""
         o: FamilyOptions = self.options
         if o.only is not None:
             return [self.member(o.only)]
@@ -83,7 +83,7 @@ class FamilyImporter(Importer):
         ]
 
     def recipe(self, member: int) -> dict[str, Any]:
-        """The recipe for another process to rebuild a member from."""
+        """The recipe by which another process rebuilds a member."""
         return {"importer": self.name, "options": {**self.options.model_dump(mode="json"), "only": member}}
 
     def member(self, member: int) -> Program:

@@ -45,11 +45,6 @@ def grids(graph: Graph) -> set[tuple[int, ...]]:
     return {shape[1:] for shape in shapes if len(shape) == 4}
 
 
-def modules(graph: Graph) -> set[str]:
-    """Module paths of the operations that belong to a module."""
-    return set(graph.module.tolist()) - {""}
-
-
 @pytest.mark.parametrize(
     ("depth", "count"), [(50, 25_557_032), (101, 44_549_160), (152, 60_192_808), (200, 64_666_280)]
 )

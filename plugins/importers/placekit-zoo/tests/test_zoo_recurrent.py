@@ -21,7 +21,6 @@ from placekit_core import Graph
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
 T, B, H, V = 40, 64, 2048, 10_000  # of RNNLM: steps, batch, hidden, vocabulary
-PARAMETERS = {(V, H): 2, (4 * H, 2 * H): 2, (4 * H,): 2, (V,): 1}  # of its 2 layers: shape to number
 
 
 @pytest.fixture(scope="module")
