@@ -323,7 +323,6 @@ def test_help_on_a_family_of_commands_lists_them(placekit: Run) -> None:
     lines = ok(placekit("cluster", "-h")).splitlines()
     assert lines[0] == "usage: placekit cluster COMMAND ..."
     assert [line.split()[:2] for line in lines if line.startswith("  c")] == [
-        ["cluster", "detect"],
         ["cluster", "new"],
         ["cluster", "profile"],
         ["cluster", "show"],
