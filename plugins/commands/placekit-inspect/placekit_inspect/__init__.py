@@ -28,16 +28,9 @@ COMMANDS = [
     ),
     (
         "graph export",
-        "OUT [OPTION=VALUE ...]",
+        "OUT [FILE] [OPTION=VALUE ...]",
         "write a program's graph to a file",
         "placekit_inspect.graph:export_command",
-        "look",
-    ),
-    (
-        "graph import",
-        "FILE [OUT]",
-        "read a graph file, check it, and write it as OUT",
-        "placekit_inspect.graph:import_command",
         "look",
     ),
     (
@@ -51,7 +44,7 @@ COMMANDS = [
         "cluster show",
         "[NAME|FILE.yaml]",
         "the machines that ship, or one of them in detail",
-        "placekit_inspect.cluster:main",
+        "placekit_inspect.cluster_show:main",
         "look",
     ),
     (

@@ -16,7 +16,7 @@ from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, percent, seconds
-from placekit_inspect.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
+from placekit_inspect.calibration import CLUSTER, COSTS, ClassRatio, class_ratios, write
 
 
 def main(argv: list[str], registry: Registry) -> int:

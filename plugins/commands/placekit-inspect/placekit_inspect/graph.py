@@ -1,4 +1,4 @@
-"""`placekit graph show`, `graph export` and `graph import`."""
+"""`placekit graph show` and `graph export`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import numpy as np
 
 from placekit_core import ConfigError, Graph, GraphError, Importer, Problem, Program, Registry
 from placekit_core.cli import console
-from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
-from placekit_core.run.detection import endings, importer_of
 from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, show_table
 
 
@@ -61,7 +59,9 @@ def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[flo
 def export_command(argv: list[str], registry: Registry) -> int:
     """`placekit graph export`: write the program of a run to a file."""
     parser = Parser(
-        "graph export", "Write a program's graph to a file; the ending of its name says in which format.", options=True
+        "graph export",
+        "Write a program's graph to a file, in the format of the file's ending.",
+        options="FILE|OPTION=VALUE",
     )
     parser.add_argument("out", metavar="OUT", type=Path, help=f"the file; {_writes(registry)}")
     arguments = parser.read(argv)
@@ -70,30 +70,8 @@ def export_command(argv: list[str], registry: Registry) -> int:
     writer = writer_of(arguments.out, registry)
     programs = _imported(arguments.options, registry)[0].programs
     for target, program in zip(_targets(arguments.out, programs), programs, strict=True):
-        graph = _write(writer, program, target).graph
+        graph = _write(writer, program, target)
         print(f"{target}: {graph.n} operations, fingerprint {graph.fingerprint}")
-    return 0
-
-
-def import_command(argv: list[str], registry: Registry) -> int:
-    """`placekit graph import`: read a file, check it, and write it in another format."""
-    parser = Parser("graph import", "Read a graph file, check it, and write it as OUT.")
-    parser.add_argument("file", metavar="FILE", help=f"what to read: {', '.join(endings(registry))}")
-    parser.add_argument("out", metavar="OUT", nargs="?", type=Path, help=f"what to write; {_writes(registry)}")
-    arguments = parser.read(argv)
-    path, out = arguments.file, arguments.out
-    writer = None if out is None else writer_of(out, registry)
-    name = importer_of(path, registry)
-    programs: list[Program] = registry.build("importer", name, {"path": path}).load()
-    targets = [] if out is None else _targets(out, programs)
-    for i, program in enumerate(programs):
-        brings = [f"seconds for {', '.join(program.costs.kinds)}"] if program.costs is not None else []
-        brings += [f"machine {program.cluster.name!r}"] if program.cluster is not None else []
-        print(f"{path} is valid ({name}): {', '.join([repr(program.graph), *brings])}")
-        if writer is not None:
-            _write(writer, program, targets[i])
-            command = f"placekit run importer={writer.name} importer.path={quoted(str(targets[i]))}"
-            print(f"written to {targets[i]}; place it with `{command}`")
     return 0
 
 
@@ -125,8 +103,8 @@ def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
     return targets
 
 
-def _write(writer: type[Importer], program: Program, target: Path) -> Program:
-    """Write a program, and print what the file does not hold. Returns the program as read from the file."""
+def _write(writer: type[Importer], program: Program, target: Path) -> Graph:
+    """Write a program, and print what the file does not hold. Returns the graph as read from the file."""
     writer.write(program, target)
     [again] = writer(path=str(target)).load()
     parts = {"seconds": "costs", "machine": "cluster", "split": "split"}
@@ -134,7 +112,7 @@ def _write(writer: type[Importer], program: Program, target: Path) -> Program:
     lost += [f"column {c}" for c in sorted(set(program.graph.columns) - set(again.graph.columns))]
     if lost:
         print(f"{target} holds no {', no '.join(lost)}")
-    return again
+    return again.graph
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`placekit graph import | export | show` on files: what they say, what a format loses, what is never overwritten."""
+"""`placekit graph export` and `graph show` on files: what a format loses, and that nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -16,23 +16,13 @@ SAMPLES = Path(__file__).parents[3] / "importers" / "placekit-formats" / "tests"
 JSON, MSR = str(SAMPLES / "pair.json"), str(SAMPLES / "training.json")
 
 
-def test_import_says_what_a_file_brings(placekit: Callable) -> None:
-    code, out, _ = placekit("graph", "import", JSON)
-    assert code == 0
-    assert out.endswith(
-        "is valid (json): Graph('pair', 4 operations, 5 tensors, 5 edges), seconds for gpu, cpu, machine 'two'\n"
-    )
-
-
-def test_import_converts_and_says_what_is_lost(placekit: Callable) -> None:
-    code, out, _ = placekit("graph", "import", JSON, "pair.graph.npz")
+def test_export_converts_a_file_and_prints_what_is_lost(placekit: Callable) -> None:
+    code, out, _ = placekit("graph", "export", "pair.graph.npz", JSON)
     assert code == 0
     assert "pair.graph.npz holds no seconds, no machine\n" in out
-    assert "importer=file importer.path='pair.graph.npz'`" in out
-    code, out, _ = placekit("graph", "import", JSON, "again.json")
+    code, out, _ = placekit("graph", "export", "again.json", JSON)
     assert code == 0
     assert "holds no" not in out
-    assert "importer=json importer.path='again.json'`" in out
 
 
 def test_export_as_json(placekit: Callable) -> None:
@@ -50,10 +40,9 @@ def test_export_as_json(placekit: Callable) -> None:
 def test_nothing_is_overwritten(placekit: Callable) -> None:
     text = Path(JSON).read_text()
     Path("a.json").write_text(text)
-    for command in (("import", "a.json", "a.json"), ("export", "a.json", "workload=mlp")):
-        code, out, err = placekit("graph", *command)
-        assert (code, out) == (1, "")
-        assert "a.json exists already" in err
+    code, out, err = placekit("graph", "export", "a.json", "workload=mlp")
+    assert (code, out) == (1, "")
+    assert "a.json exists already" in err
     assert Path("a.json").read_text() == text
 
 
@@ -93,17 +82,16 @@ def test_nobody_writes_the_ending(placekit: Callable) -> None:
 
 
 def test_the_longest_ending_chooses_the_format(placekit: Callable) -> None:
-    code, out, _ = placekit("graph", "import", MSR, "again.msr.json")
+    code, out, _ = placekit("graph", "export", "again.msr.json", MSR)
     assert code == 0
-    assert "importer=msr importer.path='again.msr.json'`" in out
-    code, out, _ = placekit("graph", "import", MSR, "again.json")
+    code, out, _ = placekit("graph", "export", "again.json", MSR)
     assert code == 0
     assert "again.json holds no column node_bytes, no column node_id" in out
     assert json.loads(Path("again.json").read_text())["format"] == "placekit-program"
-    code, _, err = placekit("graph", "import", JSON, "pair.msr.json")
+    code, _, err = placekit("graph", "export", "pair.msr.json", JSON)
     assert code == 1
     assert "2 outputs of 'split' are read" in err
-    code, _, err = placekit("graph", "import", MSR, "again.txt")
+    code, _, err = placekit("graph", "export", "again.txt", MSR)
     assert code == 1
     assert (
         "no importer would write again.txt\n  what can be written: .graph.npz (file), .json (json), .msr.json (msr)"

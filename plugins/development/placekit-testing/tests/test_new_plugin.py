@@ -76,7 +76,7 @@ class TestInstalled:
     def test_graph_import_knows_the_files_of_the_importer(self, plugins: tuple[Path, Path]) -> None:
         python, folder = plugins
         path = "placekit-my-importer/placekit_my_importer/example.ops.csv"
-        assert "is valid (my_importer)" in run(python, "placekit", "graph", "import", path, cwd=folder).stdout
+        assert "tensors, edges" in run(python, "placekit", "graph", "show", path, cwd=folder).stdout
 
     def test_types_and_style_are_in_order(self, plugins: tuple[Path, Path]) -> None:
         python, folder = plugins
