@@ -74,7 +74,7 @@ def test_hook_that_raises_or_returns_rubbish_is_broken(plugins) -> None:
     reasons = {b.plugin: b.reason for b in registry.broken}
     assert reasons["raises"].startswith("RuntimeError: boom (")
     assert reasons["raises"].endswith("_raises.py, line 7)"), "it names the place"
-    assert "not a PolicyComponent" in reasons["rubbish"]
+    assert "not a Component" in reasons["rubbish"]
     assert registry.names("policy") == []
 
 
