@@ -192,7 +192,7 @@ def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-200])
     fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
     path.write_text("hello")
-    fails(placekit("graph", "import", str(path)), "it ends in .graph.npz, but its content is not that of importer file")
+    fails(placekit("graph", "import", str(path)), "its content is not that of importer file")
     fails(placekit("graph", "import", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
 
 
@@ -356,3 +356,9 @@ def test_code_that_leaves_python_is_an_error(placekit: Run, faulty: str) -> None
     outcome = placekit("run", *FAST, "policy=faulty", "policy.leaves=true")
     assert outcome.code == 1
     assert outcome.err.startswith("placekit: policy 'faulty' raised SystemExit: a model's file may leave so\n")
+
+
+def test_python_code_and_launchers_that_are_missing_have_a_hint(placekit: Callable) -> None:
+    Path("x.py").write_text("")
+    assert "importer=torch importer.module=x.py:FUNCTION" in placekit("run", "x.py").err
+    assert "is hydra-rq-launcher installed?" in placekit("run", "-m", "seed=1,2", "hydra/launcher=rq").err
