@@ -11,7 +11,6 @@ from placekit_core import RunError
 from placekit_core.contracts.files import (
     FileModel,
     parse_json,
-    parse_text,
     parse_yaml,
     read_bytes,
     read_json,
@@ -115,7 +114,3 @@ def test_files_have_a_limit(tmp_path: Path) -> None:
     assert read_bytes(path, 10) == b"0123456789"
     with pytest.raises(ValueError, match="more than 9 bytes"):
         read_bytes(path, 9)
-
-
-def test_text_begins_with_or_without_a_mark() -> None:
-    assert parse_text(b"\xef\xbb\xbfa") == parse_text(b"a") == "a"

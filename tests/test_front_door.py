@@ -135,20 +135,6 @@ def test_a_reader_that_leaves_costs_no_result(tmp_path: Path) -> None:
     assert (done.returncode, (tmp_path / "out" / "result.json").exists()) == (0, True)
 
 
-def test_closed_standard_output(tmp_path: Path) -> None:
-    command = f"exec {sys.executable} -m placekit_core {' '.join(RUN)} >&-"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "result.json").exists()
-
-
-def test_deleted_working_directory(tmp_path: Path) -> None:
-    command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m placekit_core run"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "placekit: the working directory does not exist any more\n  change to another one\n"
-
-
 def test_commands_to_paste_are_quoted(tmp_path: Path) -> None:
     done = placekit(
         tmp_path, *RUN[:-2], "run_dir=a b;$HOME", cwd=tmp_path, capture_output=True, env={"PLACEKIT_QUIET": ""}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from placekit_sim.simulator import SimulatorSession
+from placekit_testing.fakes import chain_graph, gpus
 from placekit_testing.registries import use_registry
-from placekit_testing.small import chain, machine
 
 from placekit_core import Registry, place
 from placekit_core.run.registry import discover
@@ -174,13 +174,7 @@ def test_what_a_policy_prints_is_not_on_stdout(odd: Run) -> None:
     assert outcome.err == "hello from the plugin\n"
 
 
-def test_a_baseline_that_misbehaves_is_a_note(odd: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODD", "calls sys.exit")
-    assert odd("policy=etf", "baselines=[odd]").code == 0
-    assert "baseline 'odd' failed: SystemExit: 3" in load_summary(tmp_path / "out").notes
-
-
 def test_a_schedule_that_leaves_python_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SimulatorSession, "schedule", lambda *_: sys.exit(3))
-    result = place(chain(8), cluster=machine(2), policy="etf", budget=5)
+    result = place(chain_graph(8), cluster=gpus(2), policy="etf", budget=5)
     assert any("there is no schedule of" in note for note in result.summary.notes)

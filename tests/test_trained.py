@@ -48,14 +48,6 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str) -> None:
     assert "checkpoint" not in about["options"]
 
 
-def test_saving_is_reproducible(tmp_path: Path) -> None:
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        save_policy(built(fakes.FakeLearnable()), tmp_path / folder, {})
-    for name in ("policy.safetensors", "policy.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def refused(policy: fakes.FakeLearnable, path: Path) -> str:
     before = policy.logits.copy()
     with pytest.raises(RunError) as error:
@@ -78,16 +70,6 @@ def test_an_option_left_to_the_problems_is_judged_by_the_shapes(tmp_path: Path) 
     other.logits = np.zeros((4, 2))
     text = refused(other, tmp_path)
     assert "policy.checkpoint=PATH does not fit: parameter 'logits'" in text
-
-
-def test_an_option_that_the_training_left_open_is_no_advice(tmp_path: Path) -> None:
-    """The policy's own advice is better than "it was trained with null"."""
-    policy = built(Sized(width=None))
-    policy.logits = np.zeros((5, 2))
-    save_policy(policy, tmp_path, {})
-    text = refused(built(Sized(width=3)), tmp_path)
-    assert "does not fit: parameter 'logits'" in text
-    assert "it was trained with" not in text
 
 
 def test_another_policy_is_named(tmp_path: Path) -> None:
