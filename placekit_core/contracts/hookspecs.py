@@ -33,7 +33,7 @@ class Component:
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
         summary: one line for `placekit plugins`.
-        config: pydantic model of its options, the only source of defaults.
+        config: pydantic model of its options, the only source of defaults: every option has one, and none is called `name`.
         target: `"module:Class"`, imported at first use.
         paper: the source of the method, if it is published.
     """

@@ -29,8 +29,6 @@ SHAPES: list[dict[str, Any]] = [
 
 
 class TestPlanted(ImporterContract):
-    executable = False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(PlantedImporter, layers=3, devices=3, strands=1)

@@ -23,8 +23,6 @@ FORWARD, BACKWARD, UPDATE = range(len(PHASES))
 
 @pytest.mark.slow
 class TestTowers(ImporterContract):
-    executable = False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(TowersImporter, of=OF, towers=3, steps=2)

@@ -17,7 +17,7 @@ import pytest
 from placekit_report.compare_ranking import contests, doubt, winners
 from placekit_report.compare_rows import Row, rows
 from placekit_report.compare_text import show
-from placekit_testing.small import chain, machine
+from placekit_testing.fakes import chain_graph, gpus
 
 from placekit_core import Summary, installed, place
 from placekit_core.contracts.files import write_json
@@ -33,7 +33,7 @@ NASTY = "50%_of #1 & {a}|<b>*$~^\\"
 def base(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """The summary of a small run."""
     folder = tmp_path_factory.mktemp("base") / "run"
-    return place(chain(6), cluster=machine(2), policy="etf", baselines=[], run_dir=folder).summary
+    return place(chain_graph(6), cluster=gpus(2), policy="etf", baselines=[], run_dir=folder).summary
 
 
 def runs(base: Summary, policy: str, values: Sequence[float | None], **changes: Any) -> list[Summary]:
@@ -111,7 +111,7 @@ def test_markdown_has_a_table_for_each_workload(placekit: Run, sweep: list[Row])
     assert [len(table) for table in tables] == [4, 5]
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1, "as many cells in every line"
-    assert re.sub(r"\\(.)", r"\1", text).startswith(f"{NASTY}, on test2, ")
+    assert re.sub(r"\\(.)", r"\1", text).startswith(f"{NASTY}, on fake2+0, ")
     quick = sweep[2]
     assert f"| quick | **{seconds(quick.median_s)}** |" in text
     assert text.count("**") == 2

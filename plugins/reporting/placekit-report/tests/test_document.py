@@ -17,7 +17,7 @@ from placekit_report.logger import PAGE
 from placekit_report.modules import OTHER, colours, cut_table, module_table
 from placekit_report.timeline import HIDDEN, lanes, timeline
 from placekit_testing import fakes
-from placekit_testing.small import machine
+from placekit_testing.fakes import gpus
 from report_data import check, embedded, network
 
 from placekit_core import (
@@ -48,7 +48,7 @@ def spread(task: Task, rng: np.random.Generator) -> Placement:
 
 def run(folder: Path, source: Any = None, **options: Any) -> dict[str, Any]:
     """The data of the page of a run, which follows all rules."""
-    options = {"cluster": machine(), "policy": spread, "grouper": "none", **options}
+    options = {"cluster": gpus(), "policy": spread, "grouper": "none", **options}
     place(network() if source is None else source, run_dir=folder, **options)
     return page(folder)
 
@@ -64,7 +64,7 @@ def test_the_page_of_a_run_has_the_numbers_of_its_result(tmp_path: Path) -> None
     data = run(tmp_path / "r")
     only = data["run"]
     [p] = only["programs"]
-    assert data["title"] == "net on test2"
+    assert data["title"] == "net on fake2+0"
     assert (only["truth"], only["notes"]) == ("simulated", [])
     assert "simulated by backend 'simulator'" in only["truth_text"]
     assert sorted(p["timeline"]["colours"]["module"]) == sorted(
@@ -121,7 +121,7 @@ def test_a_pipeline_shows_the_tasks_of_all_micro_batches(tmp_path: Path) -> None
     pytest.importorskip("placekit_pipeline")
     backend = {"name": "pipeline", "microbatches": 4}
     found = place(
-        network(), cluster=machine(), policy=halves, grouper="none", backend=backend, run_dir=tmp_path / "r", budget=10
+        network(), cluster=gpus(), policy=halves, grouper="none", backend=backend, run_dir=tmp_path / "r", budget=10
     )
     [p] = page(tmp_path / "r")["run"]["programs"]
     t = p["timeline"]
@@ -171,7 +171,7 @@ def test_a_measured_run_says_what_is_measured(tmp_path: Path) -> None:
 
 class TestModules:
     def test_a_parent_has_what_its_children_have(self) -> None:
-        problem = Problem.of(network(), machine())
+        problem = Problem.of(network(), gpus())
         device = np.arange(problem.graph.n, dtype=np.int16) % 2
         seconds = problem.op_s[np.arange(problem.graph.n), device]
         m = module_table(problem, device, seconds)
@@ -219,7 +219,7 @@ class TestModules:
                     f"{layers}.{i}.mlp.1",
                 ):
                     b.add(f"{module}/op", flops=1e9, outputs=[8], module=module)
-        problem = Problem.of(b.build(), machine())
+        problem = Problem.of(b.build(), gpus())
         found, colour = colours(problem, problem.op_s[:, 0])
         assert found == names
         assert found[colour[0]] == names[0]
@@ -237,7 +237,7 @@ class TestModules:
 
 def split_network(layers: int = 2, where: Any = None) -> tuple[Problem, Any]:
     """The first layer on one device and the others on the second, or operation v on `where(v)`, simulated."""
-    problem = Problem.of(network(layers), machine())
+    problem = Problem.of(network(layers), gpus())
     graph = problem.graph
     device = [
         where(v) if where else int(".0." not in graph.op_name[v] and graph.op_name[v] != "x") for v in range(graph.n)
@@ -300,7 +300,7 @@ class TestCurves:
 
 
 def short_result(graph: Graph | None = None, cluster: Cluster | None = None) -> Result:
-    return place(graph or network(1), cluster=cluster or machine(), policy=spread, grouper="none", budget=20)
+    return place(graph or network(1), cluster=cluster or gpus(), policy=spread, grouper="none", budget=20)
 
 
 def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headless_chromium import Browser, chromium
 from made_report import HOSTILE, report
 from placekit_report.page import render
-from placekit_testing.browser import Browser, chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium")
 Page = Callable[..., Path]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from placekit_report.trace import write_trace
-from placekit_testing.fakes import diamond_graph
-from placekit_testing.small import machine
+from placekit_testing.fakes import diamond_graph, gpus
 
 from placekit_core import Problem, Schedule, Spans
 
@@ -32,7 +31,7 @@ def schedule(problem: Problem) -> Schedule:
 
 
 def test_trace_has_no_overlap_within_a_track(tmp_path: Path) -> None:
-    problem = Problem.of(diamond_graph(), machine())
+    problem = Problem.of(diamond_graph(), gpus())
     write_trace(tmp_path / "t.json", schedule(problem), problem)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -63,7 +62,7 @@ def two_micro_batches(problem: Problem) -> Schedule:
 
 
 def test_a_trace_of_micro_batches_has_all_of_them(tmp_path: Path) -> None:
-    problem = Problem.of(diamond_graph(), machine())
+    problem = Problem.of(diamond_graph(), gpus())
     write_trace(tmp_path / "t.json", two_micro_batches(problem), problem)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
