@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
             rows.append(_row(policy, batch, cluster, policy, options))
         for shares in SHARES:
             label = f"towers {':'.join(map(str, shares))}"
-            rows.append(_row(label, batch, cluster, "data_parallel", {**options, "shares": shares}))
+            rows.append(_row(label, batch, cluster, "data_parallel", {**options, "towers": shares}))
         print(f"{name}, batch {batch}, on {cluster}", flush=True)
         table(["placement", "step", "samples/s", "peak memory"], rows)
         print(flush=True)

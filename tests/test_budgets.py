@@ -13,7 +13,7 @@ CEILINGS = {
     "plugins/backends/placekit-pipeline": 3_290,  # target 3,000
     "plugins/backends/placekit-sim": 1_200,
     "plugins/commands/placekit-doctor": 570,  # target 500
-    "plugins/commands/placekit-inspect": 2_310,  # target 1,800
+    "plugins/commands/placekit-inspect": 2_290,  # target 1,800
     "plugins/development/placekit-testing": 4_170,  # target 3,800
     "plugins/distributed/placekit-ray": 1_655,  # target 1,500
     "plugins/groupers/placekit-grouping": 700,

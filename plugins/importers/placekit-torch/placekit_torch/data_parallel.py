@@ -124,13 +124,9 @@ class Part:
 
 
 def shares_of(options: Kernels) -> tuple[int, ...]:
-    """The parts of the batch, in units; one for a step without towers. Raises ImporterError."""
-    shares = tuple(options.shares) or (1,) * options.towers
-    if options.towers not in (1, len(shares)):
-        raise ImporterError(
-            f"importer.towers={options.towers}, and importer.shares has {len(shares)} numbers", "leave one of them out"
-        )
-    return shares
+    """The number of parts of the batch for each tower; one number for a step without towers."""
+    towers = options.towers
+    return (1,) * towers if isinstance(towers, int) else tuple(towers)
 
 
 def import_towers(
@@ -260,7 +256,7 @@ class _Towers:
         if any(own != shapes[0] for own in shapes):
             raise ImporterError(
                 "the towers' gradients do not correspond: the step does something else for other batches",
-                "equal shares: importer.towers=N without importer.shares",
+                "equal parts: importer.towers=N",
             )
         for bucket in _buckets([n.meta["val"] for n in gradients[0]]):
             own = [[gradients[i][k] for k in bucket] for i in range(len(self.steps))]

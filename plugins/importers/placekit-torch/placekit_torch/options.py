@@ -32,9 +32,8 @@ class Kernels(Options):
         description="how the step is traced: joint allows no Python value that depends on data; make_fx decides such"
         " values by the example's, with real weights",
     )
-    towers: int = Field(1, ge=1, le=64, description="replicas of the step, each with an equal part of the batch")
-    shares: list[Annotated[int, Field(ge=1)]] = Field(
-        [], max_length=64, description="replicas of the step, each with its number of parts of the batch, e.g. [3,1]"
+    towers: Annotated[int, Field(ge=1, le=64)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(max_length=64)] = (
+        Field(1, description="replicas of the step: their number, or the parts of the batch for each, such as [3,1]")
     )
     batch_dims: dict[str, int | None] = Field(
         {},

@@ -107,7 +107,7 @@ def test_three_steps_equal_training_on_the_whole_batch(
     """Eager training for SGD; for AdamW the imported step, because it counts steps in float32, and eager AdamW does not."""
     monkeypatch.setattr(data_parallel, "BUCKET_BYTES", bucket_bytes)
     step = _made(net, 8, optimizer)
-    program, whole, module = _towers(step, shares=shares), _towers(step), copy.deepcopy(step.module)
+    program, whole, module = _towers(step, towers=shares), _towers(step), copy.deepcopy(step.module)
     eager, (arguments, keywords) = OPTIMIZERS[optimizer](module.parameters()), step.arguments
     values, expected = program.executable.initial(), whole.executable.initial()
     for number in range(3):
@@ -173,7 +173,7 @@ def test_equal_towers_are_distributed_data_parallel(tmp_path: Path) -> None:
 
 def test_without_optimizer_the_gradients_are_those_of_the_whole_batch() -> None:
     step = _made("layers", 8)
-    program = _towers(step, shares=[3, 1])
+    program = _towers(step, towers=[3, 1])
     _, results = run_sequential(program, program.executable.initial())
     step.loss(step.module(**step.inputs), step.targets).backward()  # type: ignore[misc]
     for name, parameter in step.module.named_parameters():
@@ -197,7 +197,7 @@ def test_bytes_between_the_towers_are_those_of_a_ring(monkeypatch: pytest.Monkey
 
 def test_costs_follow_the_parts_of_the_batch() -> None:
     step = _made("layers", 8, "momentum")
-    whole, g = _towers(step).graph, _towers(step, shares=[3, 1]).graph
+    whole, g = _towers(step).graph, _towers(step, towers=[3, 1]).graph
     tower, forward = np.asarray(g.columns["tower"]), g.kernel & (g.phase == 0)
     flops = [g.flops[forward & (tower == i)].sum() for i in range(2)]
     assert flops[0] == 3 * flops[1]
@@ -238,7 +238,7 @@ def test_a_tower_recomputes_what_it_computed() -> None:
 
 def test_policy_data_parallel_places_a_tower_on_each_device() -> None:
     cluster = load_cluster(conf_dir() / "cluster" / "rtx4090_3090.yaml")
-    result = place(_made("layers", 8, "momentum"), cluster=cluster, policy="data_parallel", shares=[3, 1])
+    result = place(_made("layers", 8, "momentum"), cluster=cluster, policy="data_parallel", towers=[3, 1])
     [program] = result.programs
     problem: Problem = program.problem
     assert program.placement is not None
@@ -267,7 +267,7 @@ def test_an_input_without_the_batch_is_given_whole_if_that_is_said() -> None:
 def test_mistakes() -> None:
     for options, said, hint in (
         ({"towers": 3}, r"8 rows of 'input\.input' cannot be divided 1:1:1", "a batch of 6 or 9 can"),
-        ({"towers": 3, "shares": [1, 1]}, r"towers=3, and importer\.shares has 2 numbers", "leave one of them out"),
+        ({"towers": [3, 0]}, "towers", ""),
         ({"towers": 2, "batch_dims": {"x": 0}}, "batch_dims names 'x', which is no input", "input.input, target.0"),
         ({"towers": 2, "batch_dims": {"target.0": 7}}, r"'target\.0' has no dimension 7", ""),
     ):
@@ -280,7 +280,7 @@ def test_mistakes() -> None:
 def test_a_run_executes_towers_on_threads(placekit: Callable) -> None:
     Path("towers_run.py").write_text(MODEL)
     code, out, _ = placekit(
-        "run", "importer=torch", "importer.module=towers_run:step", "importer.shares=[3,1]", "policy=random",
+        "run", "importer=torch", "importer.module=towers_run:step", "importer.towers=[3,1]", "policy=random",
         "backend=cpu", "backend.devices=2", "budget.evaluations=2", "run_dir=two",
     )  # fmt: skip
     assert code == 0
