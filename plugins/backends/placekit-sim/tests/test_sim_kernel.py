@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import machine_model
 import numpy as np
 import pytest
 from numpy.random import Generator
 from placekit_sim.simulator import BulkSynchronous, Simulator, SimulatorSession
-from placekit_testing import machine_model
-from placekit_testing.second_opinion import Trial, differences, draw, tiny
 from placekit_testing.strategies import random_graph, random_placements
+from second_opinion import Trial, differences, draw, tiny
 
 from placekit_core import (
     Backend,

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from machine_model import Rules, execute
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_testing.machine_model import Rules, execute
 
 from placekit_core import Cluster, CostFile, CostTable, Graph, GraphBuilder, Problem, Schedule
 from placekit_core.contracts.costs import EFFICIENCY

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from machine_model import Rules, execute
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_testing.machine_model import Rules, execute
 from pydantic import ValidationError
 
 from placekit_core import BackendError, Cluster, CostTable, Graph, GraphBuilder, Problem, Schedule

@@ -31,7 +31,8 @@ class AutoGrouper(Grouper):
         """The groups, with a note that explains the choice; `rng` is not used."""
         layers, fine = find_layers(graph), Grouping.colocated(graph)
         if isinstance(layers, str):
-            return replace(fine, note=layers and f"grouper auto: no layers are placed whole, because {layers}")
+            single = f"operations are placed one by one: {layers}. For whole modules use grouper=module"
+            return replace(fine, note=layers and single)
         whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
         layer = np.asarray([layers.has(whole.name(i)) for i in range(whole.count)], np.bool_)
         side = beside(graph, whole)
@@ -39,12 +40,12 @@ class AutoGrouper(Grouper):
         key = np.where(apart, whole.count + fine.group_of, whole.group_of)
         names = tuple(grouping.name(i) for grouping in (whole, fine) for i in range(grouping.count))
         note = (
-            f"grouper auto: each of the {layers.count} layers in {', '.join(layers.lists)} is placed whole,"
-            f" because they do {layers.share:.0%} of the forward work"
+            f"layers are placed whole: the {layers.count} layers in {', '.join(layers.lists)} do"
+            f" {layers.share:.0%} of the forward work"
         )
         if side.any():
             note += "; gradients of weights and updates are placed one by one"
-        note += "; grouper=none may find faster placements that split layers"
+        note += ". grouper=none splits layers, too, which may be faster and takes longer to search"
         return replace(Grouping.of(key, names).check(graph), note=note)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from placekit_formats.msr import MsrImporter, placed_devices, placed_text, write_placed
 from placekit_formats.msr_text import milliseconds
-from placekit_testing.small import chain
+from placekit_testing.fakes import chain_graph
 from placekit_testing.strategies import machine
 
 from placekit_core import ImporterError, Labels, Problem, Program, roofline, validate_graph
@@ -165,7 +165,7 @@ def test_milliseconds_are_those_that_were_read() -> None:
 
 
 def test_programs_of_other_importers(tmp_path: Path) -> None:
-    graph, cluster = chain(4), machine(("gpu", "cpu"), devices=2)
+    graph, cluster = chain_graph(4), machine(("gpu", "cpu"), devices=2)
     program = Program(graph, roofline(graph, cluster), cluster)
     MsrImporter.write(program, tmp_path / "chain.msr.json")
     again = load(tmp_path / "chain.msr.json")
@@ -182,7 +182,7 @@ def test_programs_of_other_importers(tmp_path: Path) -> None:
 
 
 def test_programs_that_the_format_cannot_hold(tmp_path: Path) -> None:
-    graph, cluster = chain(4), machine(("gpu",), devices=2)
+    graph, cluster = chain_graph(4), machine(("gpu",), devices=2)
     costs = roofline(graph, cluster)
     path = tmp_path / "x.msr.json"
     two = machine(("gpu", "slow"))

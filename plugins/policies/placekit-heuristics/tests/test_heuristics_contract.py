@@ -19,8 +19,6 @@ class TestSingleDevice(PolicyContract):
 
 
 class TestRandom(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return Random
@@ -33,8 +31,6 @@ class TestRoundRobin(PolicyContract):
 
 
 class TestHeft(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Heft, samples=40)

@@ -33,8 +33,6 @@ PROGRAMS = [("chainmm", 4), ("ffnn", 8), ("llama_block", 8)]
 class TestEnumerative(PolicyContract):
     """The kit's graphs have no columns."""
 
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Enumerative, meta_operations="recovered")

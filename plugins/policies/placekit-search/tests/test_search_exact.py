@@ -43,13 +43,11 @@ SAMPLES = os.environ.get("PLACEKIT_SAMPLES")
 BACKENDS: dict[str, tuple[str, dict[str, Any]]] = {
     "max_load": ("max_load", {}),
     "throughput": ("pipeline", {"objective": "throughput", "microbatches": 3}),
-    "throughput, no overlap": ("pipeline", {"objective": "throughput", "microbatches": 3, "overlap": False}),
     "interleaved": ("pipeline", {"objective": "throughput", "schedule": "interleaved", "microbatches": 4}),
     "step": ("pipeline", {"objective": "step", "microbatches": 4}),
     "step, inference": ("pipeline", {"objective": "step", "schedule": "inference", "microbatches": 3}),
-    "step, no overlap": ("pipeline", {"objective": "step", "schedule": "gpipe", "overlap": False}),
 }
-EXACT = ("max_load", "throughput", "throughput, no overlap")
+EXACT = ("max_load", "throughput")
 
 
 def random_problem(rng: Generator, trains: bool) -> Problem:
@@ -258,8 +256,6 @@ def test_ortools_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestExact(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Exact, deterministic_limit=0.05)
