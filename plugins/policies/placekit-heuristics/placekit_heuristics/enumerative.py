@@ -108,8 +108,8 @@ class Row:
             return True
         off = ~np.eye(len(self.slots), dtype=np.bool_)
         between = [table[np.ix_(self.slots, self.slots)][off] for table in (self.latency_s, self.s_per_byte)]
-        alike = all((values == values[0]).all() for values in between)
-        return alike and all((share.home[self.slots] == self.slots).all() for share in self.shares)
+        equal = all((values == values[0]).all() for values in between)
+        return equal and all((share.home[self.slots] == self.slots).all() for share in self.shares)
 
     def cost(self, rows: Devices) -> NDArray[np.float64]:
         """[p] seconds of all transfers, for assignments [p, m]."""

@@ -131,8 +131,8 @@ def fastest_first(problem: Problem, devices: Sequence[int]) -> list[NDArray[np.i
     Of devices with the same kind and memory, only the first counts. If no device has the memory, the fastest is the only one.
     """
     cluster = problem.cluster
-    alike = {(cluster.device_kind[d], float(cluster.memory_bytes[d])): d for d in reversed(devices)}
-    candidates = [single(problem, d) for d in sorted(alike.values(), key=list(devices).index)]
+    first_of_kind = {(cluster.device_kind[d], float(cluster.memory_bytes[d])): d for d in reversed(devices)}
+    candidates = [single(problem, d) for d in sorted(first_of_kind.values(), key=list(devices).index)]
     rows, size = np.arange(problem.g), problem.cluster.size
     fits = [
         (np.bincount(c, problem.group_persistent_bytes, minlength=size) <= problem.cluster.memory_bytes).all()

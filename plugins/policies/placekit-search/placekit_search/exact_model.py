@@ -61,7 +61,7 @@ class LoadModel:
         if loads.ahead:
             self._order()
         else:
-            self._name_alike()
+            self._name_identical()
         for device in without:
             self._exclude(device)
         cp.minimize(self.highest)
@@ -141,9 +141,9 @@ class LoadModel:
                 terms.append(largest)
             self.cp.add(sum(terms) <= math.floor(room))
 
-    def _name_alike(self) -> None:
+    def _name_identical(self) -> None:
         """Name identical devices by value precedence: the first group on a device comes after one on the device before it."""
-        for devices in alike(self.problem):
+        for devices in identical_devices(self.problem):
             for before, d in pairwise(devices):
                 earlier: list[Bool] = []
                 for g in self._longest():
@@ -157,8 +157,8 @@ class LoadModel:
         return longest.tolist()  # type: ignore[no-any-return]
 
     @property
-    def _all_alike(self) -> bool:
-        return any(len(devices) == self.problem.cluster.size for devices in alike(self.problem))
+    def _all_identical(self) -> bool:
+        return any(len(devices) == self.problem.cluster.size for devices in identical_devices(self.problem))
 
     def _order(self) -> None:
         """Put the devices in an order that the data flow follows.
@@ -167,7 +167,7 @@ class LoadModel:
         their numbers; empty devices stand last.
         """
         cp, size = self.cp, self.problem.cluster.size
-        if not self._all_alike:
+        if not self._all_identical:
             self._places()
         used = [[on[k] for on in self.at if k in on] for k in range(size)]
         for before, k in pairwise(range(size)):
@@ -191,7 +191,7 @@ class LoadModel:
             cp.add_exactly_one([self.device_at[d, k] for k in range(size)])
         for k in range(size):
             cp.add_exactly_one([self.device_at[d, k] for d in range(size)])
-        for devices in alike(self.problem):
+        for devices in identical_devices(self.problem):
             for a, b in pairwise(devices):
                 for k in range(size):  # if b is at k, a is before
                     cp.add_bool_or([self.device_at[b, k].negated(), *(self.device_at[a, i] for i in range(k))])
@@ -245,7 +245,7 @@ class LoadModel:
         name = np.arange(self.problem.cluster.size)
         first = self._longest() if not self.loads.ahead else _along(device, self.loads.ahead)
         order = list(dict.fromkeys(device[first].tolist()))
-        for devices in alike(self.problem):
+        for devices in identical_devices(self.problem):
             used = [d for d in order if d in devices]
             name[[*used, *(d for d in devices if d not in used)]] = devices
         return name[device].astype(np.int16)
@@ -280,6 +280,6 @@ def _along(device: NDArray[np.int16], ahead: tuple[tuple[int, int], ...]) -> lis
     return [group_of[d] for d in order]
 
 
-def alike(problem: Problem) -> list[list[int]]:
+def identical_devices(problem: Problem) -> list[list[int]]:
     """The classes of two or more identical devices."""
     return [devices for devices in device_classes(problem) if len(devices) > 1]

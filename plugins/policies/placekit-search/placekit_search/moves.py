@@ -25,7 +25,7 @@ TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
 LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
 NEIGHBOURS = 0.5  # share of moves that go to the device of a neighbour
-WITH_ALIKE = 0.8  # share of swaps that are with a unit of about the same seconds
+WITH_SIMILAR = 0.8  # share of swaps that are with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
 RENAMES = 0.15  # share of shifts that exchange two devices for everything
 ANYWHERE = 0.1  # share of shifts that go to any device instead of a neighbour's
@@ -119,10 +119,10 @@ def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
 @counted_inner
 def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     """Exchange the devices of a unit and another one, preferably of about the same seconds."""
-    row = hood.alike_of[u]
-    size = hood.alike_ptr[row + 1] - hood.alike_ptr[row]
-    if size > 1 and uniform(state) < WITH_ALIKE:
-        w = np.int64(hood.alike[hood.alike_ptr[row] + below(state, size)])
+    row = hood.similar_of[u]
+    size = hood.similar_ptr[row + 1] - hood.similar_ptr[row]
+    if size > 1 and uniform(state) < WITH_SIMILAR:
+        w = np.int64(hood.similar[hood.similar_ptr[row] + below(state, size)])
     else:
         w = np.int64(hood.movable[below(state, len(hood.movable))])
     a, b = _device_of(hood, device, u), _device_of(hood, device, w)

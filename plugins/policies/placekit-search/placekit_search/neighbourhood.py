@@ -13,7 +13,7 @@ from placekit_core import Labels, Problem
 from placekit_search.coarsening import allowed_for_units
 
 Ints = NDArray[np.int32]
-ALIKE = 0.05  # largest relative difference in seconds between similar units, about
+SIMILARITY = 0.05  # largest relative difference in seconds between similar units, about
 
 
 class Flow(NamedTuple):
@@ -57,7 +57,7 @@ class Neighbourhood(NamedTuple):
             `tree[tree_first[v]:tree_end[v]]` is v with all producers that feed nothing else, directly or not.
         region_ptr, region, region_of: units of the same call of the same module (or of the same meta-operation), in
             compressed rows; the row of each unit.
-        alike_ptr, alike, alike_of: units of about the same seconds, in compressed rows; the row of each unit.
+        similar_ptr, similar, similar_of: units of about the same seconds, in compressed rows; the row of each unit.
         source: [u] whether the unit computes nothing: it holds parameters or inputs.
         urgent: [u] units by falling b-level.
     """
@@ -79,9 +79,9 @@ class Neighbourhood(NamedTuple):
     region_ptr: Ints
     region: Ints
     region_of: Ints
-    alike_ptr: Ints
-    alike: Ints
-    alike_of: Ints
+    similar_ptr: Ints
+    similar: Ints
+    similar_of: Ints
     source: NDArray[np.bool_]
     urgent: Ints
 
@@ -117,7 +117,7 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
     level = np.full(count, -np.inf)
     np.maximum.at(level, of, group_priority(problem, b_level(problem)))
     both = np.concatenate([edges, edges[:, ::-1]])
-    scale = np.round(np.log(np.maximum(seconds, 1e-12)) / np.log1p(ALIKE)).astype(np.int64)
+    scale = np.round(np.log(np.maximum(seconds, 1e-12)) / np.log1p(SIMILARITY)).astype(np.int64)
     member_ptr, member = rows(of, count)
     near_ptr, near = rows_of(both[:, 0], both[:, 1], count)
     flows = _one_way(edges, level)
@@ -125,7 +125,7 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
     before_ptr, before = rows_of(flows[:, 1], flows[:, 0], count)
     tree, tree_first, tree_end = _forest(edges, count)
     region_ptr, region, region_of = _labelled(_regions(problem, of, count))
-    alike_ptr, alike, alike_of = _labelled(scale)
+    similar_ptr, similar, similar_of = _labelled(scale)
     return Neighbourhood(
         member_ptr=member_ptr,
         member=member,
@@ -144,9 +144,9 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
         region_ptr=region_ptr,
         region=region,
         region_of=region_of,
-        alike_ptr=alike_ptr,
-        alike=alike,
-        alike_of=alike_of,
+        similar_ptr=similar_ptr,
+        similar=similar,
+        similar_of=similar_of,
         source=~computes,
         urgent=_ints(np.argsort(-level, kind="stable")),
     )

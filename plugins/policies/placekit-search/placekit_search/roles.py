@@ -73,8 +73,8 @@ def _weight_gradients(graph: Graph) -> NDArray[np.bool_]:
     np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
     passes = graph.phase == BACKWARD
     read = np.bincount(source, minlength=graph.n) > 0
-    alike = update[target] | (largest[source] == largest[target])
-    passes[source[~alike]] = False
+    harmless = update[target] | (largest[source] == largest[target])
+    passes[source[~harmless]] = False
     ptr = np.searchsorted(source, np.arange(graph.n + 1)).tolist()
     out, only, size = target.tolist(), update.tolist(), (passes & read).tolist()
     for v in graph.topological_order[::-1].tolist():
