@@ -143,8 +143,8 @@ def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-200])
     fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
     path.write_text("hello")
-    fails(placekit("graph", "import", str(path)), "it ends in .graph.npz, but its content is not that of importer file")
-    fails(placekit("graph", "import", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
+    fails(placekit("graph", "show", str(path)), "it ends in .graph.npz, but its content is not that of importer file")
+    fails(placekit("graph", "show", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
 
 
 def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:

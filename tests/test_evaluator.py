@@ -262,9 +262,3 @@ def test_evaluations_can_be_kept_for_later() -> None:
     unlimited = Ledger(seconds=5)
     with unlimited.reserved(1):
         assert unlimited.remaining == math.inf
-
-
-def test_a_history_of_another_form_is_refused(problem: Problem) -> None:
-    evaluate = BudgetedEvaluator(problem, Table())
-    with pytest.raises(ValueError, match="history"):
-        evaluate.restore({**evaluate.state(), "history": np.zeros((2, 4))})

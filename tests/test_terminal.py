@@ -94,7 +94,7 @@ class TestHelp:
             (["run", "policy=ann", "--help"], "no policy named 'ann'\n  available: chain, annealing, "),
             (["run", "policy=doppler_papers", "--help"], "did you mean 'doppler_paper'?"),
             (["run", "experiment=quik", "--help"], "no experiment named 'quik'\n  did you mean 'quick'?"),
-            (["graph"], "'graph' is not a command by itself\n  available: graph export, graph import, graph show\n"),
+            (["graph"], "'graph' is not a command by itself\n  available: graph export, graph show\n"),
             (["graph", "shw"], "no command named 'graph shw'\n  did you mean 'graph show'? available: graph export, "),
             (["cmpare"], "no command named 'cmpare'\n  did you mean 'compare'? available: "),
             (["compare"], "compare: the following arguments are required: DIR\n  usage: placekit compare [-h] "),

@@ -14,7 +14,9 @@ PAPER = "Tarnawski et al., Efficient Algorithms for Device Placement of DNN Grap
 class LoadOptions(Options):
     """Options of backends `max_load` and `blocking_latency`."""
 
-    threads: int | None = Field(default=None, ge=1, description="threads that share a batch; all cores if not given")
+    threads: int | None = Field(
+        default=None, ge=1, description="number of threads that evaluate a batch; null: one per core"
+    )
 
 
 class PipelineOptions(LoadOptions):
@@ -32,9 +34,6 @@ class PipelineOptions(LoadOptions):
     microbatches: int = Field(
         default=8, ge=1, le=4096, description="micro-batches of a step; the program is one of them"
     )
-    overlap: bool = Field(
-        default=True, description="transfers overlap with computation; false: the sender waits until they have arrived"
-    )
     checkpointing: Literal["none", "block"] = Field(
         default="none",
         description="`block`: a layer keeps only its inputs, and its backward pass repeats its forward pass",
@@ -45,21 +44,19 @@ class ChainOptions(Options):
     """Options of policy `chain`."""
 
     otherwise: Literal["error", "single_device"] = Field(
-        default="error", description="where no split is contiguous or none fits: an error, or everything on one device"
+        default="error", description="if no contiguous split is allowed or fits: an error, or everything on one device"
     )
     max_ideals: int = Field(
         default=2000,
         ge=1,
-        description="prefixes to split at, at most; a graph with more is split along one order of its blocks",
+        description="most prefixes to split at; a graph with more is split along one order of its blocks",
     )
-    share: float = Field(
-        default=1.0, gt=0, le=1, description="share of the budget's evaluations that the search may use"
-    )
+    share: float = Field(default=1.0, gt=0, le=1, description="share of the evaluation budget that the search may use")
 
 
 @hookimpl
 def placekit_backends() -> list[Component]:
-    """The three objectives of pipelined and blocking execution."""
+    """Backends for pipelined and blocking execution."""
     return [
         Component(
             "max_load",
@@ -87,7 +84,7 @@ def placekit_backends() -> list[Component]:
 
 @hookimpl
 def placekit_policies() -> list[PolicyComponent]:
-    """The best contiguous split."""
+    """Policy `chain`."""
     return [
         PolicyComponent(
             "chain",

@@ -1,4 +1,4 @@
-"""Backend `blocking_latency`: one sample, with blocking calls of accelerators (Tarnawski et al. 2020)."""
+"""Backend `blocking_latency`: one sample by blocking calls to accelerators (Tarnawski et al. 2020)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BlockingSession(KernelSession):
         return self.packed(self.function, self.fields, numbers, arrays, numbers)
 
     def reason(self, device: NDArray[np.int16]) -> str:
-        """The pieces that wait for each other, by their first operations."""
+        """The pieces that wait for each other, named by their first operations."""
         graph, kernel = self.problem.graph, self.kernel()
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         home, peak = np.require(device, np.int16, ["C", "W"]), np.empty(self.problem.cluster.size)
@@ -91,11 +91,11 @@ class BlockingSession(KernelSession):
         return path if cpus else max(path, load_bound(weights_only(problem)))
 
     def lower_bound(self) -> float | None:
-        """The longest path on the fastest devices; without CPUs, which run any number of operations, also all work."""
+        """The longest path on the fastest devices; if there are no CPUs, at least the total work over all devices."""
         return self._bound_s
 
     def schedule(self, placement: Placement) -> Schedule:
-        """The operations in topological order, each as early as it can; `value_s` is that of the blocking calls.
+        """Operations in topological order, each as early as possible; `value_s` is the value of the blocking calls.
 
         Raises BackendError if the placement has no value.
         """

@@ -1,4 +1,4 @@
-"""The compiled evaluation of `blocking_latency`: the pieces of a placement, and when each is called."""
+"""The compiled evaluation of `blocking_latency`: finds the pieces of a placement, and when each is called."""
 # mypy: ignore-errors
 # numba checks the types here; the signature of `blocking_latency` is explicit.
 
@@ -39,7 +39,7 @@ def _find(m, v):
 
 @inner
 def _pieces(m):
-    """Join operations of one accelerator that exchange a tensor; link the operations of each piece."""
+    """Join operations of one accelerator that exchange a tensor into pieces."""
     for v in range(m.n):
         m.root[v] = v
     for x in range(m.t):
@@ -64,7 +64,7 @@ def _pieces(m):
 
 @inner
 def _transfers(m):
-    """Add to each piece on an accelerator its inputs and outputs, each tensor once; count what each piece waits for."""
+    """Add the transfers of each piece on an accelerator, each tensor once; count the inputs that each piece waits for."""
     for x in range(m.t):
         u = np.int64(m.producer[x])
         p, a = _find(m, u), np.int64(m.home[u])

@@ -1,4 +1,4 @@
-"""Lower bounds that hold for loads: work and groups, without communication."""
+"""Lower bounds for loads, from work and groups without communication."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from placekit_core import Cluster, CostTable, Problem
 def load_bound(problem: Problem) -> float:
     """A lower bound on the largest sum of seconds on a device, for every placement that fits.
 
-    The proofs of `work_bound` and `group_bound` use only that the operations of a device with one stream take their sum.
+    It holds because the proofs of `work_bound` and `group_bound` only use that a device with one stream takes the sum of its
+    operations' seconds.
     """
     serial = one_stream(problem)
     if not serial.g:
@@ -23,7 +24,7 @@ def load_bound(problem: Problem) -> float:
 
 
 def weights_only(problem: Problem) -> Problem:
-    """The problem with tensors of no bytes, for backends whose memory is that of persistent bytes."""
+    """The problem with tensors of no bytes, for backends that only count persistent bytes as memory."""
     graph = problem.graph.replace(tensor_bytes=np.zeros_like(problem.graph.tensor_bytes))
     return Problem(graph, problem.grouping, problem.cluster, problem.costs)
 
@@ -39,6 +40,6 @@ def one_stream(problem: Problem) -> Problem:
 
 
 def with_seconds(problem: Problem, factor: NDArray[np.float64]) -> Problem:
-    """The problem with operation v taking `factor[v]` times its seconds."""
+    """The problem with the seconds of operation v multiplied by `factor[v]`."""
     costs = CostTable(problem.costs.kinds, problem.costs.op_s * factor[:, None], problem.costs.measured)
     return Problem(problem.graph, problem.grouping, problem.cluster, costs)

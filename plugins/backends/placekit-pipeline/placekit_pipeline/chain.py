@@ -14,40 +14,39 @@ from placekit_scheduling import Kernel
 
 from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
-from placekit_pipeline.chain_arrays import CLOSE, MAX, SUM, Found, Table
-from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN, TRAIN, Segments, segments_of, values_add_up
+from placekit_pipeline.chain_arrays import BUSIEST, CLOSE, FLOW, MAX, SUM, TOKEN, TRAIN, Found, Table
+from placekit_pipeline.segments import Segments, segments_of, values_add_up
 
-START = 0.1  # share of the budget that the tables' own splits may use
-SHORT = 200  # evaluations of the first search: most problems are solved then
-MAX_BLOCKS = 160  # a longer sequence is shortened to this many: neighbours with little work are joined
-EFFORT = 2_000_000  # partial splits that the search visits before it ends without a proof
-MOST_SETS = 20_000  # numbers of devices of each class that a split may use
+START = 0.1  # share of the budget for the tables' own splits
+SHORT = 200  # evaluations of the first search, which solves most problems
+MAX_BLOCKS = 160  # longer sequences are shortened to this by joining neighbours with little work
+EFFORT = 2_000_000  # partial splits after which the search ends without a proof
 
 
 class ChainPolicy(Policy):
-    """The best split of the blocks (`placekit_layers`) into contiguous stages, each on a device of its own, in any order.
+    """Finds the best split of the blocks (`placekit_layers`) into contiguous stages, each on another device, in any order.
 
-    Stages are cut between prefixes of the blocks: sets that come first in the order of their data flow. A network that is a
-    chain of b blocks has b + 1 of them; a graph with branches more, up to `max_ideals`, and then only those along one order
-    of its blocks. Where the value is not that of the busiest device, branches are joined until the blocks are a chain
-    (`as_path`), because stages of different branches would work at the same time.
+    Stages are cut between prefixes: sets of blocks that contain all blocks that they read from. A chain of b blocks has b + 1
+    prefixes. A graph with branches has more; above `max_ideals`, only those along one order of its blocks are used. Unless
+    the value is that of the busiest device, branches are joined until the blocks are a chain (`as_path`), because stages of
+    different branches would work at the same time.
 
-    Tables (dynamic programming over prefixes and numbers of used devices of each class of alike devices) bound all ways to
-    finish a split from below, memory included. A depth-first search follows them and evaluates what may be better than the
-    best so far. It ends with a proof when nothing is left, or without one after `EFFORT` partial splits.
+    Tables, filled by dynamic programming over prefixes and sets of devices, bound from below all ways to finish a split,
+    memory included. A depth-first search follows them and evaluates splits that may be better than the best so far. It ends
+    with a proof when no such split is left, or without one after `EFFORT` partial splits.
 
-    With s segments between prefixes and n_k devices of class k, filling the tables takes
-    O(s K A prod_k (n_k + 1)) time, A = 1 if all routes are alike, else K. Source: Tarnawski et al. 2020, section 5, whose
-    tables over ideals are those of `max_load`.
+    With s segments between prefixes and n_k devices of class k, filling the tables takes O(s K A prod_k (n_k + 1)) time,
+    A = 1 if all routes are equal, else K. Source: Tarnawski et al. 2020, section 5, whose tables over ideals are those of
+    `max_load`.
     """
 
     name = "chain"
     options_class = ChainOptions
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The best split; a note says whether it is proven to be the best.
+        """Place by the best split found, and note whether it is proven to be the best.
 
-        Raises NotApplicable if there is none, unless `otherwise` is `single_device`.
+        Raises NotApplicable if no split is allowed or fits, unless `otherwise` is `single_device`.
         """
         return or_single_device(task, self.options.otherwise, lambda: self._split(task))
 
@@ -64,9 +63,9 @@ class ChainPolicy(Policy):
                 "choose a policy that places groups one by one, such as portfolio",
             )
         segments = segments_of(blocks, evaluate.session, evaluate.objective, self.options.max_ideals)
-        table = _table(blocks, segments)
+        table = segments.table
         kernel = evaluate.kernel()
-        with evaluate.ledger.paused():  # importing compiles, which is not searching; most tasks end above, without it
+        with evaluate.ledger.paused():  # importing compiles, which is not searching
             from placekit_pipeline.chain_tables import completions, with_spare
         best = completions(table)
         size = task.problem.cluster.size
@@ -74,19 +73,19 @@ class ChainPolicy(Policy):
         for stages in range(size, 0, -1):
             if stages < size:
                 best = with_spare(table, best)
-            ways.append((_least(segments, best), stages, best))
+            ways.append((_least(table, best), stages, best))
         # bounds are sums in different orders: equal ones differ by rounding, and fewer stages go first
-        ways = sorted((w for w in ways if w[0] < math.inf), key=lambda w: (float(f"{w[0]:.9e}"), w[1]))
+        ways = sorted((way for way in ways if way[0] < math.inf), key=lambda w: (float(f"{w[0]:.9e}"), w[1]))
         if not ways:
-            raise NotApplicable(*_nothing_fits(blocks, segments))
+            raise NotApplicable(*_nothing_fits(blocks, table))
         if kernel is None:
             return self._candidates(task, blocks, table, ways)
-        return _Search(task, kernel, self.options, blocks, table, segments, ways).run()
+        return _Search(task, kernel, self.options.share, blocks, segments, ways).run()
 
     def _candidates(
         self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
     ) -> Placement:
-        """For backends without a compiled evaluation: the split of least bound for each number of stages, the best of them."""
+        """For backends without a compiled evaluation: try the split of least bound for each number of stages."""
         count = int(max(1, min(len(ways), task.evaluate.remaining)))
         kind = MAX if table.numbers[0] == BUSIEST else SUM
         rows = [split(blocks, table, best, stages, kind).device for _, stages, best in ways[:count]]
@@ -98,18 +97,18 @@ class _Search:
     """The search of one problem.
 
     Attributes:
-        ways: for each number of stages its bound in seconds, the number, and the tables; the lowest bound first.
+        ways: bound in seconds, number of stages, and tables, for each number of stages; the lowest bound first.
         found: the best split so far.
-        left: evaluations that it may still make.
+        left: evaluations that the search may still make.
     """
 
     def __init__(
-        self, task: Task, kernel: Kernel, options: ChainOptions, blocks: Blocks, table: Table, segments: Segments,
+        self, task: Task, kernel: Kernel, share: float, blocks: Blocks, segments: Segments,
         ways: list[tuple[float, int, NDArray[np.float64]]],
     ) -> None:  # fmt: skip
-        self.task, self.kernel, self.options, self.blocks = task, kernel, options, blocks
-        self.table, self.segments, self.ways = table, segments, ways
-        left = task.evaluate.remaining * options.share
+        self.task, self.kernel, self.blocks = task, kernel, blocks
+        self.segments, self.table, self.ways = segments, segments.table, ways
+        left = task.evaluate.remaining * share
         self.left = int(max(1, left)) if math.isfinite(left) else 2**62
         self.found = Found(
             np.asarray([np.inf]), np.zeros(task.problem.g, np.int16), np.zeros(3, np.int64), np.zeros(1),
@@ -117,7 +116,7 @@ class _Search:
         )  # fmt: skip
 
     def run(self) -> Placement:
-        """The tables' own splits, then a short search; if that proves nothing, improvements of the best, then a long one."""
+        """Try the tables' own splits, then search shortly; without a proof, improve the best split, then search long."""
         rows = [
             split(self.blocks, self.table, best, stages, kind).device
             for _, stages, best in self.ways
@@ -129,11 +128,11 @@ class _Search:
             while self._try(self._neighbours()):
                 pass
             proven = self._explore(self.left)
-        self._tell(proven)
+        self._note(proven)
         return self.task.problem.placement(self.found.device)
 
     def _explore(self, evaluations: int) -> bool:
-        """Search the splits into each number of stages. Whether no better split than the best found is left."""
+        """Search the splits into each number of stages. Returns whether the best split is proven."""
         from placekit_pipeline.chain_tables import explore  # not above: importing it compiles
 
         evaluate, found, kernel = self.task.evaluate, self.found, self.kernel
@@ -163,7 +162,7 @@ class _Search:
         return not ended
 
     def _try(self, rows: list[NDArray[np.int16]]) -> bool:
-        """Evaluate splits; whether one is better than the best so far."""
+        """Evaluate splits. Returns whether one is better than the best so far."""
         if not rows or self.left < 1:
             return False
         distinct = np.unique(np.stack(rows), axis=0)[: self.left]
@@ -177,22 +176,22 @@ class _Search:
         return better
 
     def _neighbours(self) -> list[NDArray[np.int16]]:
-        """The best split with one block less on one device and one more on another, or with two devices exchanged."""
+        """The best split with one block moved to a neighbouring stage, or with two devices exchanged."""
         first = np.unique(self.blocks.of_group, return_index=True)[1]
         rows = list(one_block_moved(self.found.device[first]))
         allowed = [row for row in rows if self.blocks.allowed[np.arange(len(row)), row].all()]
         return [row.astype(np.int16)[self.blocks.of_group] for row in allowed]
 
-    def _tell(self, proven: bool) -> None:
-        """Note what is known about the best split."""
+    def _note(self, proven: bool) -> None:
+        """Note whether the best split is proven."""
         evaluate, number = self.task.evaluate, len(self.blocks)
         if math.isinf(self.found.value[0]):
-            evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, self.segments)[0]}")
+            evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, self.table)[0]}")
         elif not proven:
             evaluate.note(
                 f"the search of splits of {number} blocks ended before its proof; a larger budget may find a better split"
             )
-        elif self.segments.proves and self.segments.prefixes.exact:
+        elif self.segments.proves and self.segments.exact:
             alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""
             evaluate.note(
                 f"no contiguous split of the {number} blocks{alike} is better: all others are searched or bounded"
@@ -202,7 +201,7 @@ class _Search:
 
 
 def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, kind: int) -> Placement:
-    """The split into so many stages whose sum (`kind` SUM), or whose largest stage (MAX), is the least in the tables."""
+    """The split into `stages` stages with the least sum (`kind` SUM) or the least largest stage (MAX) in the tables."""
     end, ways = len(table.ptr) - 2, table.hop_s.shape[1]
     left, place, way = len(table.size) - 1, 0, 0
     many = table.many.copy()
@@ -227,54 +226,18 @@ def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, 
     return blocks.placement(device)
 
 
-def _table(blocks: Blocks, segments: Segments) -> Table:
-    """The figures in compiled form. Raises NotApplicable if there are too many classes of devices."""
-    many = np.asarray([len(devices) for devices in segments.classes], np.int64)
-    sets = math.prod(int(n) + 1 for n in many)
-    if sets > MOST_SETS:
-        raise NotApplicable(
-            f"the machine's {many.sum()} devices are of {len(many)} classes: {sets} ways to choose some of them are too many"
-            f" for policy 'chain' (at most {MOST_SETS})",
-            "use a search, such as policy=portfolio",
-        )
-    radix = np.cumprod([1, *(many[:-1] + 1)]).astype(np.int64)
-    of_set = np.arange(sets)[:, None] // radix % (many + 1)
-    return Table(
-        numbers=np.asarray([segments.kind, segments.microbatches, 0], np.int64),
-        ptr=segments.prefixes.ptr,
-        after=segments.prefixes.after,
-        seconds=np.ascontiguousarray(segments.seconds),
-        passing=np.ascontiguousarray(segments.passing),
-        ahead=np.ascontiguousarray(segments.ahead),
-        update=np.ascontiguousarray(segments.update),
-        fixed_bytes=segments.fixed_bytes,
-        saved_bytes=segments.saved_bytes,
-        flight=segments.flight,
-        room=segments.room,
-        hop_s=segments.hop_s,
-        queue_s=segments.queue_s,
-        radix=radix,
-        many=many,
-        of_set=np.ascontiguousarray(of_set),
-        size=of_set.sum(axis=1),
-        class_ptr=np.cumsum([0, *many]).astype(np.int64),
-        device=np.asarray([d for devices in segments.classes for d in devices], np.int64),
-        of_group=blocks.of_group,
-        mask=np.ascontiguousarray(segments.prefixes.mask),
-    )
-
-
-def _least(segments: Segments, best: NDArray[np.float64]) -> float:
-    """The bound of all splits with these tables."""
+def _least(table: Table, best: NDArray[np.float64]) -> float:
+    """The lower bound of all splits with these tables."""
+    kind, microbatches = int(table.numbers[0]), int(table.numbers[1])
     total, largest, back, wait = (float(x) for x in best[:, -1, 0, 0])
-    if segments.kind == FLOW and math.isfinite(total):
-        return total + (segments.microbatches - 1) * largest
-    return {TOKEN: total, BUSIEST: largest, TRAIN: max(back, total + wait)}.get(segments.kind, math.inf)
+    if kind == FLOW and math.isfinite(total):
+        return total + (microbatches - 1) * largest
+    return {TOKEN: total, BUSIEST: largest, TRAIN: max(back, total + wait)}.get(kind, math.inf)
 
 
-def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:
-    """Message and hint if there is no split, or none fits."""
-    barred = np.isinf(segments.seconds)
+def _nothing_fits(blocks: Blocks | None, table: Table) -> tuple[str, str]:
+    """Message and hint if no contiguous split is allowed, or none fits."""
+    barred = np.isinf(table.seconds)
     if blocks is not None and barred.any():
         alone = np.flatnonzero(~blocks.allowed.any(axis=1))
         why = (
@@ -283,13 +246,13 @@ def _nothing_fits(blocks: Blocks | None, segments: Segments) -> tuple[str, str]:
             else ("the device types that blocks may run on change back and forth along the network")
         )
         return f"no contiguous split is allowed: {why}", "use a search, such as policy=portfolio"
-    whole = int(segments.prefixes.ptr[1]) - 1  # the segment from the first prefix to the last
-    rooms = sum(float(r) * len(d) for r, d in zip(segments.room, segments.classes, strict=True))
-    saved = float(segments.saved_bytes[whole])
-    most = int(segments.flight.max())
+    whole = int(table.ptr[1]) - 1  # the segment from the first prefix to the last
+    rooms = float(sum(float(r) * int(n) for r, n in zip(table.room, table.many, strict=True)))
+    saved = float(table.saved_bytes[whole])
+    most = int(table.flight.max())
     flight = f", and {_gibibytes(saved)} for each of up to {most} micro-batches in flight" if saved and most else ""
     return (
-        f"no contiguous split fits: in all, the program keeps {_gibibytes(float(segments.fixed_bytes[whole]))}{flight}; all"
+        f"no contiguous split fits: in all, the program keeps {_gibibytes(float(table.fixed_bytes[whole]))}{flight}; all"
         f" devices have {_gibibytes(rooms)}",
         "use smaller micro-batches, backend.checkpointing=block, backend.schedule=1f1b, or more memory",
     )

@@ -1,7 +1,7 @@
-"""The arrays that the compiled loops of policy `chain` work on; importing them compiles nothing.
+"""The arrays that the compiled loops of policy `chain` work on; importing this module compiles nothing.
 
-Which devices a split uses is a number in mixed radix, the *set*: so many of the first class, so many of the second, ... Set 0
-is empty, the last one holds all devices.
+The loops number the *sets* of devices that a split may use: a number in mixed radix whose digits are the numbers of devices of
+each class. Set 0 is empty, and the last set has all devices.
 """
 
 from __future__ import annotations
@@ -11,21 +11,31 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SUM, MAX, BACK, WAIT = range(4)  # tables: least sum, least maximum, least forward and back, least `_wait`
-CLOSE = 1e-12  # a split that is better by less than this is not better
+TOKEN, BUSIEST, FLOW, TRAIN = range(4)
+"""How bounds combine the segments of a split: their sum; the largest; for M micro-batches one after another through all of them,
+the sum and M - 1 times the largest; forward and back again."""
+SUM, MAX, BACK, WAIT = range(4)  # tables: least sum, least maximum, least way forward and back, least `_wait`
+CLOSE = 1e-12  # relative improvements below this are rounding
 
 
 class Table(NamedTuple):
-    """The figures of `Segments` in compiled form; i prefixes, s segments, K classes, u sets, D devices.
+    """What segments cost: s segments between i prefixes of b blocks, on K classes of D devices; u sets of devices.
 
     Attributes:
-        numbers: kind, micro-batches, stages p of the splits that are searched.
-        ptr, after: segments of each prefix.
-        seconds, passing, ahead, update: [s, K].
-        fixed_bytes, saved_bytes: [s].
-        flight, room: [D + 1], [K].
-        hop_s, queue_s: [i, A, A], A = K or 1.
-        radix: [K] what one device more of each class adds to the number of a set.
+        numbers: kind (`TOKEN`, `BUSIEST`, `FLOW` or `TRAIN`), micro-batches M, stages p of the splits to search.
+        ptr, after: the segments that begin at each prefix, and the prefix where each ends.
+        seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
+        passing: [s, K] seconds by which it delays others (`TRAIN`: on the way forward and back), without those in `hop_s`.
+        ahead: [s, K] seconds of its forward pass (`TRAIN`); negative if stages do not wait for gradients.
+        update: [s, K] seconds of the optimiser at the end of a step.
+        fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
+        saved_bytes: [s] further bytes for each micro-batch in flight.
+        flight: [D + 1] micro-batches in flight in the q-th stage from the end.
+        room: [K] memory of each device.
+        hop_s: [i, A, A] least seconds of the messages from a segment that ends at a prefix to the next one, from class to
+            class; A = 1 if all routes are equal, else K.
+        queue_s: like `hop_s`, the least seconds for which the messages of each micro-batch occupy a channel.
+        radix: [K] how much a device of each class adds to the number of a set.
         many: [K] devices of each class.
         of_set: [u, K] devices of each class in each set; `size`: [u] their sum.
         class_ptr, device: devices of each class, in compressed rows.
@@ -57,13 +67,13 @@ class Table(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best split so far; changes in place.
+    """The best split so far, updated in place.
 
     Attributes:
         value: [1] its seconds.
         device: [g] its placement.
         counts: [3] evaluations made, partial splits visited, whether the search ended early.
-        total: [1] sum of the values evaluated, seconds; `failing`: [1] what one without a value counts there.
+        total: [1] sum of all evaluated values, seconds; `failing`: [1] the seconds that it adds for one without a value.
     """
 
     value: NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Compiled loops of policy `chain`: bounds of all ways to finish a split, and the search that they guide.
 
-Importing this module compiles them. What a *set* of devices is, `chain_arrays` says.
+Importing this module compiles them. `chain_arrays` defines *sets* of devices.
 """
 # mypy: ignore-errors
 # numba checks the types here; the signature of `explore` is explicit.
@@ -15,8 +15,7 @@ from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
 from placekit_scheduling.jit import counted_inner, njit
 
-from placekit_pipeline.chain_arrays import BACK, CLOSE, MAX, SUM, WAIT, Found, Table
-from placekit_pipeline.segments import BUSIEST, FLOW, TOKEN
+from placekit_pipeline.chain_arrays import BACK, BUSIEST, CLOSE, FLOW, MAX, SUM, TOKEN, WAIT, Found, Table
 
 _table, _floats4 = numba_type(Table), types.float64[:, :, :, ::1]
 
@@ -29,12 +28,12 @@ def _fits(t, s, k, q):
 
 @njit(inline="always")
 def _wait(t, s, k, q):
-    """How much longer than the sum of all stages a step takes at least because of segment s, the q-th stage from the end.
+    """How much longer a step is at least than the sum of all stages because of segment s, the q-th stage from the end.
 
-    Before its first backward task, the stage runs at most min(M, q) forward tasks (1F1B), so of the time that the stages
-    after it need for the first micro-batch, it waits what all but the first of these tasks do not fill. The stages before it
-    take their time before and after. So the step takes at least the sum of all stages and: M times this stage, less once
-    this stage, less those forward tasks. The stages are a path.
+    Before its first backward task, the stage runs at most min(M, q) forward tasks (1F1B). While the stages after it work on
+    the first micro-batch, all but the first of these tasks fill its time, and it waits for the rest. The stages before it
+    take their time before and after. So the step takes at least the sum of all stages, plus M - 1 times this stage, minus
+    these forward tasks. This holds if the stages are a path.
     """
     if t.ahead[s, k] < 0.0:
         return -np.inf
@@ -44,7 +43,7 @@ def _wait(t, s, k, q):
 
 @njit(_floats4(_table), cache=True, nogil=True)
 def completions(t):
-    """[4, u, i, A] the best tables of splits of what comes after prefix i over just the devices of set u.
+    """[4, u, i, A] the tables: bounds of all splits of the blocks after prefix i over exactly the devices of set u.
 
     The last index is the class of the segment before, whose messages to the first segment count.
     """
@@ -84,7 +83,7 @@ def completions(t):
 
 @njit(_floats4(_table, _floats4), cache=True, nogil=True)
 def with_spare(t, best):
-    """The tables for splits that leave one more device of the set unused: the best over what is left out."""
+    """The tables for splits that leave one more device of the set unused: the least over the device left out."""
     found = np.full(best.shape, np.inf)
     for u in range(1, len(t.size)):
         for k in range(len(t.radix)):
@@ -96,7 +95,7 @@ def with_spare(t, best):
 
 @counted_inner
 def _bound(t, best, u, i, a, total, largest, back, wait, first):
-    """A lower bound of all splits that begin with a partial one of these sums, and go on from prefix i on the devices u."""
+    """A lower bound of all splits that begin with a partial split of these sums and continue from prefix i on set u."""
     kind, m = t.numbers[0], t.numbers[1]
     if kind == TOKEN:
         return total + best[SUM, u, i, a]
@@ -110,7 +109,7 @@ def _bound(t, best, u, i, a, total, largest, back, wait, first):
 
 @counted_inner
 def _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, depth, found, device):
-    """Evaluate the split of the segments in `path`, and keep it if it is the best that fits."""
+    """Evaluate the split into the segments of `path`, and keep it if it fits and is the best."""
     left = t.many.copy()
     block = np.zeros(t.mask.shape[1], np.int16)
     before = 0
@@ -149,8 +148,8 @@ def explore(
 ):
     """Search all splits into `t.numbers[2]` stages, depth first, the lowest bound first.
 
-    It leaves out what a bound shows to be no better than the best split found, or than `limit`. `counts[2]` is set if it
-    ends after so many evaluations or visits before all is searched.
+    Skips splits whose bound is not below the best split found or `limit`. Sets `found.counts[2]` if it ends early, after
+    `evaluations` or `visits`.
     """
     stages, end, last = t.numbers[2], len(t.ptr) - 2, len(t.size) - 1
     classes, ways = len(t.radix), t.hop_s.shape[1]

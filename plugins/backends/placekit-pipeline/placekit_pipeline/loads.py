@@ -1,4 +1,4 @@
-"""The objectives as largest loads, for policy `exact`."""
+"""The objectives as the largest of several loads, for policy `exact`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placekit_pipeline.stages import Stages
 
 
 def max_load_loads(problem: Problem, nets: Nets, pays: NDArray[np.bool_]) -> Loads:
-    """The loads of backend `max_load`; `pays` [D] tells which devices pay for transfers."""
+    """The loads of backend `max_load`; `pays` [D] marks the devices that pay for transfers."""
     charges = tuple(charge for x in range(len(nets)) for charge in _own_time(x, _seconds(problem, nets, x), pays))
     return Loads(
         seconds=problem.group_s,
@@ -38,7 +38,7 @@ def _seconds(problem: Problem, nets: Nets, x: int) -> Floats:
 
 
 def _own_time(i: int, seconds: Floats, pays: NDArray[np.bool_]) -> Iterator[Charge]:
-    """Charges of net i, of seconds [D, D]: devices spend their own time on what they receive, and once on what they send."""
+    """Charges of net i with `seconds` [D, D]: a device pays for each tensor that it receives, and once for sending it."""
     size = len(pays)
     for d in np.flatnonzero(pays).tolist():
         others = [o for o in range(size) if o != d]
@@ -50,20 +50,20 @@ def _own_time(i: int, seconds: Floats, pays: NDArray[np.bool_]) -> Iterator[Char
 
 
 def pipeline_loads(
-    stages: Stages, nets: Nets, held: list[NDArray[np.int64]], backward: bool, overlap: bool, chunks: int, steps: int
+    stages: Stages, nets: Nets, held: list[NDArray[np.int64]], backward: bool, chunks: int, steps: int
 ) -> Loads:
-    """The loads of backend `pipeline`, seconds per micro-batch; of a step of `steps` micro-batches, if not 0.
+    """The loads of backend `pipeline`, seconds per micro-batch; if `steps` is not 0, of a step of so many micro-batches.
 
-    `held` has the channels that each route occupies. Of a step this is only a bound: it leaves out that stages wait for
-    the first micro-batch. Messages that only backward operations read, and activations of more than one micro-batch, are
-    left out as well.
+    `held` lists the channels that each route occupies. For a step the loads are only a bound, because stages also wait for
+    the first micro-batch. They leave out messages that only backward operations read, and activations of further
+    micro-batches.
     """
     problem = stages.problem
     group_s = stages.group_s()
     load = group_s[:, :, : 3 if backward else 1].sum(axis=2)
     if steps:
         load = steps * load + group_s[:, :, 3]
-    builder = _Messages(problem, nets, held, not overlap and not steps, max(steps, 1))
+    builder = _Messages(problem, nets, held, max(steps, 1))
     for kind in (AHEAD, BACK) if backward else (AHEAD,):
         builder.add(kind)
     prompt = [x for x in range(len(nets)) if nets.kind[x] == AHEAD]
@@ -83,15 +83,15 @@ def pipeline_loads(
 
 
 class _Messages:
-    """Nets and charges of what stages send each other for every micro-batch."""
+    """Nets and charges of the messages that stages send for every micro-batch."""
 
-    def __init__(self, problem: Problem, nets: Nets, held: list[NDArray[np.int64]], own_time: bool, times: int) -> None:
-        self.problem, self.of, self.held, self.own_time, self.times = problem, nets, held, own_time, times
+    def __init__(self, problem: Problem, nets: Nets, held: list[NDArray[np.int64]], times: int) -> None:
+        self.problem, self.of, self.held, self.times = problem, nets, held, times
         self.nets: list[Net] = []
         self.charges: list[Charge] = []
 
     def add(self, kind: int) -> None:
-        """A message from one stage to another takes the latency once, and the time of all bytes."""
+        """Add the messages of one kind: each takes the latency of its route once, and the time of all its bytes."""
         whole, prompt = list[int](), list[int]()
         for x in np.flatnonzero(self.of.kind == kind).tolist():
             first = _readers(self.of, x, prompt_only=True)
@@ -105,8 +105,7 @@ class _Messages:
             for b in range(size):
                 if a == b:
                     continue
-                busy = [size + int(c) for c in self.held[a * size + b]] + ([a] if self.own_time else [])
-                for resource in busy:
+                for resource in (size + int(c) for c in self.held[a * size + b]):
                     self._charge(resource, float(routes.latency_s[a, b]), tuple(prompt), a, b)
                     for i, net_bytes in zip(whole, bytes_, strict=True):
                         self._charge(resource, net_bytes * float(routes.s_per_byte[a, b]), (i,), a, b)

@@ -1,4 +1,4 @@
-"""Backend `max_load`: the largest load of a device, as in pipelined execution of many samples (Tarnawski et al. 2020)."""
+"""Backend `max_load`: the largest load of a device, the time per sample of a pipeline (Tarnawski et al. 2020)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class MaxLoadSession(KernelSession):
         return np.asarray([self.problem.device_type(d) == "gpu" for d in range(self.problem.cluster.size)], np.bool_)
 
     def loads(self) -> Loads:
-        """The loads, for policies that solve for them."""
+        """The loads, for policies that minimise them."""
         return max_load_loads(self.problem, nets_of(self.problem), self._pays)
 
     @cached_property
@@ -82,16 +82,16 @@ class MaxLoadSession(KernelSession):
         return load_bound(weights_only(self.problem))
 
     def lower_bound(self) -> float | None:
-        """The work of all devices, and the largest groups; both without communication."""
+        """The total work over all devices, and the largest group; both without communication."""
         return self._bound_s
 
     def schedule(self, placement: Placement) -> Schedule:
-        """One sample by itself: operations in topological order, each as early as it can; `value_s` is the largest load."""
+        """One sample by itself: operations in topological order, each as early as possible; `value_s` is the largest load."""
         return one_pass(self.problem, placement.device, self.value(placement))
 
 
 def _hops(nets: Nets, routes: Routes) -> float:
-    """More than all transfers together can take on one device, seconds."""
+    """An upper bound on the seconds of all transfers on one device."""
     latency, rate = routes.latency_s, routes.s_per_byte
     by_route = nets.count * float(latency.max(initial=0.0)) + nets.bytes_ * float(rate.max(initial=0.0))
     return 2.0 * float(np.where(nets.hop_s >= 0, nets.hop_s, by_route).sum())

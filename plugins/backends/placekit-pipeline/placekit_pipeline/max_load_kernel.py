@@ -1,4 +1,4 @@
-"""The compiled evaluation of `max_load`: updates the loads for the groups that moved since the last call."""
+"""The compiled evaluation of `max_load`, which updates the loads for the groups that moved since the last call."""
 # mypy: ignore-errors
 # numba checks the types here; the signature of `max_load` is explicit.
 
@@ -11,7 +11,7 @@ from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import fields, view_of
 from placekit_scheduling.jit import UNCOUNTED, inner, njit
 
-REBUILD = 8  # from one moved group in so many on, all is summed anew
+REBUILD = 8  # if more than one group in so many moved, everything is summed again
 
 FIELDS = [
     *fields("number", "g size nets"),
@@ -41,7 +41,7 @@ def _transfer(m, x, a, b):
 
 @inner
 def _account(m, x, sign):
-    """Add what net x costs its producer and the devices that read it to their loads; with `sign` -1, take it away."""
+    """Add the seconds of net x to the loads of its producer and readers; with `sign` -1, subtract them."""
     home = np.int64(m.device[m.producer[x]])
     sent = 0.0
     for d in range(m.size):
@@ -56,7 +56,7 @@ def _account(m, x, sign):
 
 @inner
 def _move(m, group, to):
-    """Move a group, and the loads with it."""
+    """Move a group, and update the loads."""
     here = np.int64(m.device[group])
     for i in range(m.group_ptr[group], m.group_ptr[group + 1]):
         _account(m, np.int64(m.group_net[i]), -1.0)
@@ -75,7 +75,7 @@ def _move(m, group, to):
 
 @inner
 def _build(m, device):
-    """The loads of a placement from the beginning."""
+    """Compute the loads of a placement from scratch."""
     m.load[: m.size] = 0.0
     m.used[: m.size] = 0.0
     m.readers[: m.nets * m.size] = 0

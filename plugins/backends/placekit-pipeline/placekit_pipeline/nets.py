@@ -1,4 +1,4 @@
-"""What groups send each other, as nets: a producer, the groups that read from it, and the bytes."""
+"""Tensors between groups, as nets: a producer, the groups that read from it, and the bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORWARD, BACKWARD, UPDATE = (PHASES.index(p) for p in ("forward", "backward", "u
 SOURCE, AHEAD, BACK, END, AGAIN = range(5)
 """Kinds of nets: the output of a source; of a forward operation, read by forward or backward operations; of a backward
 operation, read by backward operations; of either, read by updates, once per step; of an update, read by updates."""
-TRANSFER_S = "transfer_s"  # column of graphs whose source knows the seconds of a hop (importer `msr`)
+TRANSFER_S = "transfer_s"  # column of graphs whose source gives the seconds of a hop (importer `msr`)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,12 +25,12 @@ class Nets:
     """N nets between g groups. Tensors of one group with the same readers are one net.
 
     Attributes:
-        kind: [N] `SOURCE`, `AHEAD`, `BACK`, `END`.
-        producer: [N] group that makes it.
-        ptr, reader: groups that read it, without the producer, in compressed rows.
+        kind: [N] `SOURCE`, `AHEAD`, `BACK`, `END` or `AGAIN`.
+        producer: [N] the group that makes it.
+        ptr, reader: the groups that read it, without the producer, in compressed rows.
         late: [R] whether only backward operations of the reader read it (nets `AHEAD`).
         bytes_, count: [N] bytes and number of its tensors.
-        hop_s: [N] seconds of one hop as the graph's source states them; negative if it states none.
+        hop_s: [N] seconds of one hop as given by the graph's source; negative if it gives none.
     """
 
     kind: Ints
@@ -46,7 +46,7 @@ class Nets:
         return len(self.producer)
 
     def of_groups(self, g: int) -> tuple[Ints, Ints]:
-        """Rows of the nets that each of g groups makes or reads, in compressed rows."""
+        """The nets that each of g groups makes or reads, in compressed rows."""
         net = np.repeat(np.arange(len(self)), np.diff(self.ptr))
         group = np.concatenate([self.producer, self.reader])
         nets = np.concatenate([np.arange(len(self)), net])
@@ -56,7 +56,7 @@ class Nets:
 
 
 def nets_of(problem: Problem, phase: Ints | None = None) -> Nets:
-    """The nets of a problem, by the phase [n] of each operation; without, every tensor that another group reads is `AHEAD`."""
+    """The nets of a problem by the phase [n] of each operation; without phases, every net is `AHEAD`."""
     graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
     tensor, reader = graph.input_tensor.astype(np.int64), graph.edge_op
     producer = graph.tensor_producer[tensor]
@@ -70,7 +70,7 @@ def nets_of(problem: Problem, phase: Ints | None = None) -> Nets:
         kind[phase[producer] == UPDATE] = AGAIN
         kind[~graph.kernel[producer]] = SOURCE
         late = (kind == AHEAD) & (phase[reader] == BACKWARD)
-    # a reader with forward and backward operations is not late
+    # a reader with forward and backward operations is not late: the row with late = 0 comes first
     row = np.stack([tensor, kind, group[reader], late])
     order = np.lexsort((row[3], row[2], row[1], row[0]))
     row = row[:, order]
@@ -80,9 +80,9 @@ def nets_of(problem: Problem, phase: Ints | None = None) -> Nets:
 
 
 def _merged(problem: Problem, row: NDArray[np.integer], together: bool) -> Nets:
-    """Nets from sorted rows of (tensor, kind, reader, late); those with equal kind, producer and readers are one.
+    """Nets from sorted rows of (tensor, kind, reader, late), merging tensors with equal kind, producer and readers.
 
-    Unless they travel `together`, only tensors of equal bytes are: the slowest route of one is that of all.
+    Unless they travel `together`, only tensors of equal bytes are merged, so that all have the same slowest route.
     """
     graph = problem.graph
     begin = np.flatnonzero(np.diff(row[0] * 8 + row[1], prepend=-1))
@@ -124,16 +124,15 @@ def _merged(problem: Problem, row: NDArray[np.integer], together: bool) -> Nets:
 
 
 def pointer(rows: Sequence[Sequence[int] | Ints]) -> Ints:
-    """Where each row begins in their concatenation, and its end."""
+    """The index at which each row begins in their concatenation, and the total length."""
     return np.cumsum([0, *map(len, rows)]).astype(np.int64)
 
 
 def grid(total: float) -> float:
     """The finest power of two such that sums up to `total` of its multiples are exact in floating point.
 
-    Costs are rounded to multiples of it (`on_grid`). Their sums are then the same in any order, to the last bit, so an
-    evaluation that only updates what a move changed equals one from the beginning. The rounding is less than
-    2^-52 of the total for each cost.
+    Costs are rounded to multiples of it (`on_grid`), by less than 2^-52 of the total each. Then their sums are the same in any
+    order, to the last bit, so that an evaluation that updates sums after a move equals one from scratch.
     """
     return float(2.0 ** np.ceil(np.log2(max(total, 1e-300)) - 52))
 

@@ -1,4 +1,4 @@
-"""The events of one sample by itself, for schedules of backends whose value is about many samples."""
+"""The schedule of one sample by itself, for backends whose value is not the end of a schedule."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from placekit_core import Problem, Schedule
 
 
 def one_pass(problem: Problem, device: NDArray[np.int16], value_s: float) -> Schedule:
-    """Operations in topological order on devices `device` [g], each as soon as its device is free and its inputs there.
+    """Run operations in topological order on `device` [g], each once its device is free and its inputs have arrived.
 
-    A tensor is sent to each device that reads it once, when it exists; transfers do not wait for each other.
+    Each tensor is sent once to every device that reads it; transfers do not wait for each other.
     """
     graph, routes = problem.graph, problem.cluster.routes
     home = problem.expand(device)

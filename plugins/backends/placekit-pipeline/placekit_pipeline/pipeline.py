@@ -17,13 +17,13 @@ from pydantic import BaseModel
 from placekit_core import Backend, BackendError, Executable, Placement, Problem, Schedule, Session
 from placekit_pipeline import PipelineOptions
 from placekit_pipeline.bounds import load_bound, with_seconds
+from placekit_pipeline.cycles import cycle
 from placekit_pipeline.loads import pipeline_loads
-from placekit_pipeline.nets import BACKWARD, grid, nets_of, on_grid, pointer
+from placekit_pipeline.nets import AGAIN, AHEAD, BACKWARD, grid, nets_of, on_grid, pointer
 from placekit_pipeline.pipeline_sums import FIELDS, PAIRS
 from placekit_pipeline.recording import Run, schedule_of
 from placekit_pipeline.session import KernelSession
 from placekit_pipeline.stages import Stages, forward_order
-from placekit_pipeline.waiting import Evaluation, reason
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble", "inference")
 OBJECTIVES = ("step", "throughput", "token")
@@ -104,7 +104,7 @@ class PipelineSession(KernelSession):
             "stores": len(stages.stores.bytes_), "blocks": len(stages.block_group), "channels": len(routes.channels),
             "sets": len(before_ptr) - 1,
             "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
-            "objective": OBJECTIVES.index(self.options.objective), "overlap": self.options.overlap, "record": record,
+            "objective": OBJECTIVES.index(self.options.objective), "record": record,
         }  # fmt: skip
         held = self.held()
         arrays = {
@@ -122,7 +122,7 @@ class PipelineSession(KernelSession):
             "one": 1, "g": problem.g, "counts": len(nets) * count, "store_counts": len(stages.stores.bytes_) * count,
             "stages": count, "size": size, "pairs": PAIRS * count * count, "parts": 4 * count,
             "levels": count * size if self.chunks > 1 else 0, "sets": max(len(before_ptr) - 1, 0), "tasks": count * microbatches,
-            "events": 2 * count * microbatches + 2 * size + count + 8, "channels": len(routes.channels),
+            "events": 2 * count * microbatches + size + count + 8, "channels": len(routes.channels),
             "recorded_counts": 2 if record else 0,
             "recorded_tasks": 3 * (3 * count * microbatches + size) if record else 0,
             "recorded_messages": 4 * min(PAIRS * count * count, len(nets.reader)) * microbatches if record else 0,
@@ -137,27 +137,54 @@ class PipelineSession(KernelSession):
         ]
 
     def loads(self) -> Loads | None:
-        """The loads behind throughput and steps, for policies that solve for them; a token's seconds are no load."""
+        """The loads of throughput and steps, for policies that minimise them; a token's seconds are not a load."""
         o = self.options
         if o.objective == "token":
             return None
         nets, backward = nets_of(self.problem, self.stages.phase), self.schedule_name != "inference"
         steps = o.microbatches if o.objective == "step" else 0
-        return pipeline_loads(self.stages, nets, self.held(), backward, o.overlap, self.chunks, steps)
+        return pipeline_loads(self.stages, nets, self.held(), backward, self.chunks, steps)
 
     def _levels(self) -> tuple[NDArray[np.int64], ...]:
-        """What chunks are made from, under `interleaved`."""
+        """The arrays from which `interleaved` forms chunks; empty for other schedules."""
         if self.chunks == 1:
             none = np.zeros(0, np.int64)
             return none, none, none, none
         return *forward_order(self.problem, self.stages.phase), leaders(self.problem)
 
     def reason(self, device: NDArray[np.int16]) -> str:
-        """The stages that wait for each other."""
-        token = self.options.objective == "token"
-        backward = not token and self.schedule_name != "inference"
-        count = 1 if token else self.options.microbatches
-        return reason(Evaluation(self.stages, self.kernel(), self.schedule_name, self.chunks, count, backward), device)
+        """Why the placement `device` [g], whose evaluation gave infinity, has no value: which stages wait for each other."""
+        problem, kernel, schedule = self.problem, self.kernel(), self.schedule_name
+        names, size = problem.cluster.device_names, problem.cluster.size
+        ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
+        home = np.require(device, np.int16, ["C", "W"])
+        kernel.function(home, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, np.empty(size))
+        at = {field.name: int(kernel.ints[i]) for i, field in enumerate(FIELDS)}
+
+        def messages(kind: int) -> set[tuple[int, int]]:
+            """Pairs of stages of which the first sends messages of this kind to the second."""
+            stages = at["stages"]
+            table = ints[at["messages"] + kind * stages * stages :][: stages * stages].reshape(stages, stages)
+            return {(int(a), int(b)) for a, b in np.argwhere(table > 0)}
+
+        loop = cycle(messages(AHEAD))
+        if loop:
+            chain = " -> ".join(names[s % size] for s in loop)
+            if self.chunks > 1:
+                return (
+                    f"stages wait for each other, or a device has more than {self.chunks} chunks, parts of the network"
+                    f" with other devices between them: {chain}"
+                )
+            whole = schedule == "inference" and bool((problem.graph.phase == BACKWARD).any())
+            note = " (inference runs the whole program in one pass, its backward phase too)" if whole else ""
+            return f"stages wait for each other: {chain}{note}"
+        loop = cycle({(a % size, b % size) for a, b in messages(AGAIN) if a % size != b % size})
+        if loop and self.options.objective == "step":
+            return "updates wait for each other: " + " -> ".join(names[d] for d in loop)
+        return (
+            "tasks wait for each other: gradients do not flow back the way that activations came, or schedule"
+            f" {schedule!r} runs other tasks first"
+        )
 
     @cached_property
     def _bound_s(self) -> float | None:
@@ -197,5 +224,5 @@ class PipelineSession(KernelSession):
 
 
 def _limited(channels: NDArray[np.int32], capacity: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The channels that carry one transfer at a time; wider ones make nothing wait here."""
+    """The channels that carry one transfer at a time; this backend ignores waiting for wider ones."""
     return np.asarray(channels[capacity[channels] == 1], np.int64)

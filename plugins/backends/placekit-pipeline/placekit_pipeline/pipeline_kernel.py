@@ -63,7 +63,7 @@ def _send(m, kind, a, b, batch, now):
 
 @inner
 def _announce(m, kind, a, b, batch, arrival, n_events):
-    """The message reaches stage b at `arrival`: note it, and look at the stage's device then if it was the last."""
+    """Note that a message reaches stage b at `arrival`; if it is the last one needed, look at the stage's device then."""
     at = b * m.microbatches + batch
     last = False
     if kind == AHEAD:
@@ -155,7 +155,7 @@ def _finish(m, d, backward, now, n_events):
     """The task of device d ends: send its messages. Returns the number of events."""
     s, kind = np.int64(m.task_stage[d]), np.int64(m.task_kind[d])
     m.finish_s[s] = now
-    batch, free_at = np.int64(-1), now
+    batch = np.int64(-1)
     if kind == F:
         batch = np.int64(m.done_f[s])
         m.done_f[s] += 1
@@ -172,14 +172,8 @@ def _finish(m, d, backward, now, n_events):
         for message in range(1 if kind == B else 1 + backward):
             k = BACK if kind == B else AHEAD if message == 0 else LATE
             if m.messages[(k * m.stages + s) * m.stages + b] > 0:
-                arrival = _send(m, k, s, b, batch, now)
-                free_at = max(free_at, arrival)
-                n_events = _announce(m, k, s, b, batch, arrival, n_events)
-    if m.overlap or free_at == now:
-        m.busy[d] = 0
-    else:
-        push_event(m.event_s, m.event_number, n_events, free_at, 2 * m.size + d)
-        n_events += 1
+                n_events = _announce(m, k, s, b, batch, _send(m, k, s, b, batch, now), n_events)
+    m.busy[d] = 0
     return n_events
 
 
@@ -209,9 +203,7 @@ def _run(m, count, backward, update):
             n_events -= 1
             drop_event(m.event_s, m.event_number, n_events)
             m.look[number % m.size] = 1
-            if number >= 2 * m.size:  # its messages have arrived: a device that does not overlap is free again
-                m.busy[number - 2 * m.size] = 0
-            elif number < m.size:
+            if number < m.size:
                 left -= 1
                 n_events = _finish(m, number, backward, now, n_events)
     if left > 0:
@@ -226,7 +218,7 @@ def _run(m, count, backward, update):
 
 @inner
 def _update(m):
-    """The end of a step: gradients and the like that updates read elsewhere, then the update of each device."""
+    """Send what updates read from other devices, then run the update of each device. Returns the end of the step."""
     for s in range(m.stages):
         d = s % m.size
         m.update_at[d] = max(m.update_at[d], m.finish_s[s])
@@ -266,7 +258,7 @@ def _update(m):
 
 @inner
 def _waits_for_update(m, d):
-    """Whether the update of device d needs a result of another device's update that is not done."""
+    """Whether the update of device d needs the result of an unfinished update of another device."""
     for b in range(d, m.stages, m.size):
         for a in range(m.stages):
             if m.messages[(AGAIN * m.stages + a) * m.stages + b] > 0 and a % m.size != d and not m.busy[a % m.size]:
@@ -293,8 +285,6 @@ def _busiest(m, backward):
                 if m.messages[pair] == 0 or a % m.size == b % m.size:
                     continue
                 seconds = _seconds(m, m.sent[pair], a, b)
-                if not m.overlap:
-                    m.load[a % m.size] += seconds
                 route = (a % m.size) * m.size + b % m.size
                 for i in range(m.held_ptr[route], m.held_ptr[route + 1]):
                     m.channel_free[m.held[i]] += seconds

@@ -1,4 +1,4 @@
-"""The order in which stages run their tasks under each schedule of backend `pipeline`."""
+"""The order in which stages run their tasks, for each schedule of backend `pipeline`."""
 # mypy: ignore-errors
 # numba checks the types here.
 
@@ -12,7 +12,7 @@ from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F
 
 @inner
 def _limit(m, s):
-    """Micro-batches that may be in flight in a stage at the same time."""
+    """Most micro-batches in flight in a stage at the same time."""
     if m.schedule == INTERLEAVED:
         # Megatron-LM's warm-up is 2 (p - rank - 1) + (v - 1) p tasks; in micro-batches of the first chunk
         p, v = np.int64(0), np.int64(0)
@@ -26,10 +26,10 @@ def _limit(m, s):
 
 @inner
 def _full(m, s):
-    """Whether stage s may begin no further micro-batch before it has ended another one.
+    """Whether stage s must end a micro-batch before it may begin another one.
 
-    Under `zero_bubble`, too, whose gradients of weights may wait while activations of no more micro-batches are there than
-    1F1B keeps in the first stage (Qi et al. 2023, ZB-H1).
+    Under `zero_bubble`, gradients of weights may wait as long as no stage keeps the activations of more micro-batches than
+    1F1B keeps in its first stage (Qi et al. 2023, ZB-H1).
     """
     if m.schedule == ZERO_BUBBLE:
         most = np.int64(0)
@@ -54,9 +54,10 @@ def _ready_b(m, s, count, now):
 
 @inner
 def turns(m, count):
-    """Chunks of every device if the placement is one that Megatron-LM interleaves, else 0.
+    """Chunks per device if Megatron-LM could interleave this placement, else 0.
 
-    Every device has as many chunks, the devices take turns along the network, and the micro-batches are a multiple of them.
+    That requires the same number of chunks on every device, devices in turns along the network, and a number of micro-batches
+    that is a multiple of the number of devices.
     """
     p, each = np.int64(m.todo[0]), np.int64(0)
     if m.schedule != INTERLEAVED or p < 2 or count % p != 0:
@@ -102,7 +103,7 @@ def _in_turns(m, d, count, now):
 
 @inner
 def choose(m, d, count, backward, now):
-    """Stage and kind of the task that device d starts now, as 4 * stage + kind; -1 if it waits."""
+    """The task that device d starts now, as 4 * stage + kind; -1 if it waits."""
     if m.schedule in (GPIPE, ONE_F_ONE_B, INFERENCE):  # one stage, a fixed order of its tasks
         s, kind = np.int64(d), F
         turn = m.schedule == ONE_F_ONE_B and backward and m.started_f[s] - m.started_b[s] >= m.rank[s]

@@ -1,6 +1,6 @@
-"""The sums of each stage that backend `pipeline` works with, kept up to date move by move.
+"""Sums over each stage for backend `pipeline`, updated incrementally when groups move.
 
-A stage is what a device runs; under `interleaved`, one of the contiguous chunks that it runs. Stage s runs on device s % D.
+A stage is everything that a device runs; under `interleaved`, one of its contiguous chunks. Stage s runs on device s % D.
 """
 # mypy: ignore-errors
 # numba checks the types here.
@@ -15,7 +15,7 @@ from placekit_scheduling.jit import inner
 
 from placekit_pipeline.nets import AHEAD, SOURCE
 
-REBUILD = 8  # from one moved group in so many on, all is summed anew
+REBUILD = 8  # if more than one group in so many moved, everything is summed again
 F, B, W, U = range(4)  # forward, backward, gradients of weights, update: entries of `stage_s`
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, INFERENCE = range(5)
 STEP, THROUGHPUT, TOKEN = range(3)
@@ -24,7 +24,7 @@ PAIRS = 6  # kinds of messages between two stages: those of nets, and LATE
 
 FIELDS = [
     *fields("number", "g size stages chunks nets stores blocks channels sets microbatches schedule objective"),
-    *fields("flag", "overlap record"),
+    *fields("flag", "record"),
     # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stores.Stores`
     *fields("ints", "kind producer ptr reader late group_ptr group_net"),
     *fields("ints", "store_once store_ptr holder holder_ptr group_store"),
@@ -48,7 +48,7 @@ FIELDS = [
     *fields("scratch_ints", "wanted", "g"),
     *fields("scratch_ints", "level set_device", "sets"),
     *fields("scratch_ints", "chunk_at", "levels"),
-    *fields("scratch_ints", "rank todo started_f done_f started_b done_b started_w done_w missing_start", "stages"),
+    *fields("scratch_ints", "rank todo started_f done_f started_b done_b started_w done_w", "stages"),
     *fields("scratch_ints", "busy look task_stage task_kind", "size"),
     *fields("scratch_ints", "missing_f missing_b", "tasks"),
     *fields("scratch_ints", "event_number", "events"),
@@ -72,7 +72,7 @@ view = view_of(View, FIELDS)
 
 @inner
 def _account(m, x, sign):
-    """Add what net x sends to the messages between stages; with `sign` -1, take it away."""
+    """Add net x to the messages between stages; with `sign` -1, subtract it."""
     home, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
     m.turn[0] += 1.0
     for i in range(m.ptr[x], m.ptr[x + 1]):
@@ -92,7 +92,7 @@ def _account(m, x, sign):
 
 @inner
 def _hold(m, y, stage, sign):
-    """One group more or less on `stage` that holds store y: its bytes are there while there is one."""
+    """Count a group that holds store y on `stage` (`sign` 1) or no longer does (-1); the first one adds the bytes."""
     at = y * m.stages + stage
     before = m.holders[at]
     m.holders[at] = before + sign
@@ -105,7 +105,7 @@ def _hold(m, y, stage, sign):
 
 @inner
 def _put(m, group, stage, sign):
-    """Add the seconds and bytes of a group to a stage; with `sign` -1, take them away."""
+    """Add the seconds and bytes of a group to a stage; with `sign` -1, subtract them."""
     d = stage % m.size
     for part in range(4):
         m.stage_s[stage * 4 + part] += sign * m.group_s[(group * m.size + d) * 4 + part]
@@ -115,6 +115,7 @@ def _put(m, group, stage, sign):
 
 @inner
 def move(m, group, to):
+    """Move a group to stage `to`, and update all sums."""
     here = np.int64(m.stage[group])
     first, end = m.group_ptr[group], m.group_ptr[group + 1]
     for i in range(first, end):
@@ -139,7 +140,7 @@ def move(m, group, to):
 
 @inner
 def build(m):
-    """All sums of the placement `wanted` from the beginning."""
+    """Compute all sums of the placement `wanted` from scratch."""
     for s in range(m.stages):
         m.used[s] = m.copies[s] = m.once[s] = m.saved[s] = 0.0
         m.working[s] = 0
@@ -165,10 +166,10 @@ def build(m):
 
 @inner
 def chunks(m, device):
-    """The stage of each group under `interleaved`; False if a device has too many chunks.
+    """Find the stage of each group under `interleaved`. Returns False if there is none, or a device has too many chunks.
 
     The level of a group is the largest number of changes of device on a path of the forward phase to it. The groups of one
-    device and level are a chunk; so no two chunks wait for each other.
+    device and level form a chunk, so that no two chunks wait for each other.
     """
     limit = m.size * m.chunks
     for i in range(limit * m.size):

@@ -21,12 +21,12 @@ MESSAGES = {
     SOURCE: "sources", AHEAD: "activations", LATE: "saved activations", BACK: "gradients", END: "gradients for updates",
     AGAIN: "results of updates",
 }  # fmt: skip
-ONCE = (SOURCE, END, AGAIN)  # messages of a step rather than of a micro-batch
+ONCE = (SOURCE, END, AGAIN)  # sent once per step rather than per micro-batch
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What ran: tasks and messages of all micro-batches.
+    """The tasks and messages of all micro-batches.
 
     Attributes:
         task, task_s: [r, 3] stage, kind and micro-batch of each task; [r, 2] its start and end.
@@ -48,7 +48,7 @@ class Run:
     def read(
         cls, layout: Sequence[Field], kernel: Kernel, ints: NDArray[np.int32], floats: NDArray[np.float64], chunks: int
     ) -> Run:
-        """What a run left in its working space."""
+        """Read the tasks and messages from the working space of an evaluation."""
         at = {field.name: int(kernel.ints[i]) for i, field in enumerate(layout)}
         tasks, messages = ints[at["counted"] : at["counted"] + 2].tolist()
 
@@ -69,7 +69,7 @@ class Run:
 
 
 def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: float) -> Schedule:
-    """The schedule: spans are the tasks of all micro-batches; operations and transfers are those of the first one."""
+    """The schedule: spans for the tasks of all micro-batches, operations and transfers of the first one."""
     problem = stages.problem
     graph = problem.graph
     home, stage = problem.expand(device), run.stage[problem.grouping.group_of]
@@ -130,7 +130,7 @@ def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
 
 
 def _runs(stages: Stages, home: NDArray[np.int16], stage: NDArray[np.int32], run: Run) -> NDArray[np.int64]:
-    """[n] tasks that ran each operation."""
+    """[n] how often each operation ran."""
     count = np.zeros((stages.problem.cluster.size * run.chunks, 4), np.int64)
     np.add.at(count, (run.task[:, 0], run.task[:, 1]), 1)
     runs = np.where(stages.part == 3, count[home, 3], count[stage, np.maximum(stages.part, 0)])

@@ -1,10 +1,11 @@
-"""What contiguous parts of a network cost: the sets of blocks between two prefixes, on each class of devices."""
+"""What contiguous parts of a network cost: the blocks between two prefixes, on each class of devices."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,78 +13,51 @@ from placekit_layers import Blocks
 from placekit_layers.prefixes import Prefixes
 from placekit_scheduling import device_classes
 
-from placekit_core import Grouping, Problem, Session, strongly_connected
+from placekit_core import Grouping, NotApplicable, Problem, Session
 from placekit_pipeline.blocking import BlockingSession
-from placekit_pipeline.counting import crossing, held_in
+from placekit_pipeline.chain_arrays import BUSIEST, FLOW, TOKEN, TRAIN, Table
 from placekit_pipeline.max_load import MaxLoadSession
-from placekit_pipeline.nets import AHEAD, BACK, FORWARD, SOURCE, Floats, Ints, Nets, nets_of
+from placekit_pipeline.nets import AHEAD, BACK, SOURCE, Floats, Ints, Nets, nets_of
 from placekit_pipeline.pipeline import PipelineSession
 from placekit_pipeline.stages import Stages
 
-AT_ONCE = 50_000  # segments whose costs are worked out together
-TOKEN, BUSIEST, FLOW, TRAIN = range(4)
-"""How the value of a split follows from its segments, as far as a bound knows: their sum; the largest; for M micro-batches
-one after another through all of them, the sum and M - 1 times the largest; forward and back again."""
+AT_ONCE = 50_000  # segments whose costs are computed together
+MOST_SETS = 20_000  # sets of devices, by numbers of each class, that a split may use
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Costs of all s segments between prefixes, on K classes of devices that are alike.
+    """All segments between prefixes.
 
     Attributes:
-        kind: `TOKEN`, `BUSIEST`, `FLOW` or `TRAIN`.
-        microbatches: M of `FLOW` and `TRAIN`; else 1.
-        classes: devices of each class.
-        prefixes: the i prefixes.
-        seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
-        passing: [s, K] seconds by which it delays others (`TRAIN`: on the way forward and back), without what `hop_s` has.
-        ahead: [s, K] seconds of its forward pass (`TRAIN`); negative if it also sends in its own time, or waits for no
-            gradients.
-        update: [s, K] seconds of the optimiser at the end of a step.
-        fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
-        saved_bytes: [s] further bytes for each micro-batch in flight.
-        flight: [D + 1] micro-batches in flight in the q-th stage from the end.
-        room: [K] memory of each device.
-        hop_s: [i, K, K] at least the seconds of the messages from a segment that ends at a prefix to the next one, from
-            class to class; with one column each if all routes are alike.
-        queue_s: like `hop_s`, at least the seconds that each micro-batch's messages keep a channel from others.
-        proves: the bound from these figures holds for every placement with such segments.
-        exchanges: a value may depend on which of several alike devices runs a stage: messages that are ready at the same
-            time, or that one task sends, take a channel that they share in the order of the devices.
+        table: their costs.
+        exact: the prefixes are all that the blocks have.
+        proves: the bound from the table holds for every placement with such segments.
+        exchanges: a value may depend on which of several equal devices runs a stage: messages that are ready at the same
+            time, or sent by one task, take a shared channel in the order of the devices.
     """
 
-    kind: int
-    microbatches: int
-    classes: list[list[int]]
-    prefixes: Prefixes
-    seconds: Floats
-    passing: Floats
-    ahead: Floats
-    update: Floats
-    fixed_bytes: Floats
-    saved_bytes: Floats
-    flight: Ints
-    room: Floats
-    hop_s: Floats
-    queue_s: Floats
+    table: Table
+    exact: bool
     proves: bool
     exchanges: bool
 
 
 def segments_of(blocks: Blocks, session: Session, objective: str | None, max_ideals: int) -> Segments:
-    """The segments of a sequence of blocks as the backend of `session` sees them.
+    """The segments of a sequence of blocks on the backend of `session`.
 
-    For a backend that is not one of this plugin, a split's value is taken for the sum of its segments, without a proof.
+    For backends of other plugins, the bound of a split is the sum of its segments, and proves nothing. Raises NotApplicable
+    if there are too many classes of devices.
     """
     problem = blocks.problem
     coarse = Problem(problem.graph, Grouping(blocks.of_op.astype(np.int32)), problem.cluster, problem.costs)
     prefixes = Prefixes.of(len(blocks), blocks.source, blocks.target, max_ideals)
     parts = Parts.of(coarse, session)
-    return _Builder(coarse, parts, prefixes, session, objective).segments()
+    return _Builder(coarse, parts, prefixes, session, objective).segments(blocks.of_group)
 
 
 def values_add_up(session: Session, objective: str | None) -> bool:
-    """Whether a split's value depends on the sum of its stages, and not only on the busiest of them."""
+    """Whether a split's value depends on the sum of its stages, rather than on the busiest one only."""
     return not (
         isinstance(session, MaxLoadSession) or (isinstance(session, PipelineSession) and objective == "throughput")
     )
@@ -99,7 +73,7 @@ class Parts:
 
     @classmethod
     def of(cls, coarse: Problem, session: Session) -> Parts:
-        """As `session` divides the work; as one forward pass for backends that do not divide it."""
+        """The parts of a step for a session of backend `pipeline`; one forward pass for other backends."""
         if isinstance(session, PipelineSession):
             stages = session.stages.grouped(coarse)
             return cls(stages.group_s(), nets_of(coarse, stages.phase), stages)
@@ -119,37 +93,53 @@ class _Builder:
     session: Session
     objective: str | None
 
-    def segments(self) -> Segments:
-        """All segments, some at a time, because s x b figures are many."""
-        mask, after = self.prefixes.mask, self.prefixes.after
-        before = np.repeat(np.arange(len(mask)), np.diff(self.prefixes.ptr))
+    def segments(self, of_group: Ints) -> Segments:
+        """All segments. Costs are computed for some of them at a time, because s x b figures are many."""
+        prefixes, (kind, m) = self.prefixes, self._kind()
+        before = np.repeat(np.arange(len(prefixes.mask)), np.diff(prefixes.ptr))
         classes = device_classes(self.coarse)
         first = [devices[0] for devices in classes]
-        kind, m = self._kind()
         hop_s, queue_s = self._hops(first)
-        parts = [
-            self._costs(mask[after[i : i + AT_ONCE]] & ~mask[before[i : i + AT_ONCE]], first)
-            for i in range(0, max(len(after), 1), AT_ONCE)
+        costs = [
+            self._costs(prefixes.mask[prefixes.after[rows]] & ~prefixes.mask[before[rows]], first)
+            for rows in (slice(i, i + AT_ONCE) for i in range(0, max(len(prefixes.after), 1), AT_ONCE))
         ]
-        seconds, passing, ahead, update, fixed, saved = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return Segments(
-            kind=kind,
-            microbatches=m,
-            classes=classes,
-            prefixes=self.prefixes,
-            seconds=seconds,
-            passing=passing,
-            ahead=ahead,
-            update=update,
+        seconds, passing, ahead, update, fixed, saved = (np.concatenate(column) for column in zip(*costs, strict=True))
+        many = np.asarray([len(devices) for devices in classes], np.int64)
+        sets = math.prod(int(n) + 1 for n in many)
+        if sets > MOST_SETS:
+            raise NotApplicable(
+                f"the machine's {many.sum()} devices are of {len(many)} classes: {sets} ways to choose some of them are too"
+                f" many for policy 'chain' (at most {MOST_SETS})",
+                "use a search, such as policy=portfolio",
+            )
+        radix = np.cumprod([1, *(many[:-1] + 1)]).astype(np.int64)
+        of_set = np.arange(sets)[:, None] // radix % (many + 1)
+        table = Table(
+            numbers=np.asarray([kind, m, 0], np.int64),
+            ptr=prefixes.ptr,
+            after=prefixes.after,
+            seconds=np.ascontiguousarray(seconds),
+            passing=np.ascontiguousarray(passing),
+            ahead=np.ascontiguousarray(ahead),
+            update=np.ascontiguousarray(update),
             fixed_bytes=fixed,
             saved_bytes=saved,
-            flight=self._flight(kind, m, self.coarse.cluster.size),
+            flight=self._flight(),
             room=self.coarse.cluster.memory_bytes[first],
             hop_s=hop_s,
             queue_s=queue_s,
-            proves=self._proves(),
-            exchanges=any(len(c) > 1 for c in classes) and self._shares_channels(),
+            radix=radix,
+            many=many,
+            of_set=np.ascontiguousarray(of_set),
+            size=of_set.sum(axis=1),
+            class_ptr=np.cumsum([0, *many]).astype(np.int64),
+            device=np.asarray([d for devices in classes for d in devices], np.int64),
+            of_group=of_group,
+            mask=np.ascontiguousarray(prefixes.mask),
         )
+        exchanges = any(len(c) > 1 for c in classes) and self._shares_channels()
+        return Segments(table, prefixes.exact, self._proves(), exchanges)
 
     def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
         """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
@@ -163,18 +153,14 @@ class _Builder:
         if isinstance(self.session, MaxLoadSession | BlockingSession):
             pays = np.asarray([problem.device_type(d) == "gpu" for d in first], np.float64)
             passing = seconds = seconds + self._transfers(inside, first) * pays
-        elif isinstance(self.session, PipelineSession):
-            if not self.session.options.overlap:
-                ahead, back = self._sends(inside, first)
-                seconds = seconds + ahead + back
-                passing = passing + back * (kind == TRAIN)  # the way forward is in `hop_s`
-            if kind == TRAIN and not self._waits_back():
-                passing, update = total[:, :, 0], np.zeros_like(update)
-        ahead = total[:, :, 0] if self._overlaps() and self._returns else np.full_like(passing, -1.0)
+        elif kind == TRAIN and not self._waits_back():
+            passing, update = total[:, :, 0], np.zeros_like(update)
+        pipelined = isinstance(self.session, PipelineSession)
+        ahead = total[:, :, 0] if pipelined and self._returns else np.full_like(passing, -1.0)
         return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
 
     def _kind(self) -> tuple[int, int]:
-        """How values follow from segments, and the micro-batches."""
+        """How bounds combine segments, and the number of micro-batches."""
         if isinstance(self.session, MaxLoadSession):
             return BUSIEST, 1
         if isinstance(self.session, PipelineSession):
@@ -188,14 +174,14 @@ class _Builder:
         return TOKEN, 1
 
     def _proves(self) -> bool:
-        """Whether a value is never below the bound: if it adds up, stages must work one after another."""
+        """Whether no value is below the bound: where seconds add up, stages must work one after another.
+
+        Under `interleaved` and `blocking_latency`, a segment may be several chunks or calls.
+        """
         if not values_add_up(self.session, self.objective):
             return True
-        if isinstance(self.session, BlockingSession):
-            return self._is_path and self._one_call_each()
-        if not isinstance(self.session, PipelineSession):
-            return False
-        return self._is_path and (self.session.schedule_name != "interleaved" or self._one_chunk_each())
+        one_task = isinstance(self.session, PipelineSession) and self.session.schedule_name != "interleaved"
+        return one_task and self._is_path
 
     def _shares_channels(self) -> bool:
         """Whether messages between different pairs of devices may wait for each other."""
@@ -215,8 +201,8 @@ class _Builder:
 
     @cached_property
     def _returns(self) -> bool:
-        """Whether each block whose backward pass or update is not empty, or that comes after such a block, waits for
-        gradients from the next one. With detached activations, or losses in the middle, it does not.
+        """Whether each block that has a backward pass or an update, or comes after one that has, waits for gradients from the
+        next block. With detached activations or losses in the middle, blocks do not.
         """
         nets = self.parts.nets
         waits = np.zeros(self.coarse.g, np.bool_)
@@ -227,46 +213,14 @@ class _Builder:
         return bool((waits | ~works)[:-1].all())
 
     def _waits_back(self) -> bool:
-        """Whether the last micro-batch ends on its way back; the last gradients of weights need not end before others go on."""
+        """Whether the last micro-batch ends with its way back; under `zero_bubble`, gradients of weights may come later."""
         return (
             self._returns and isinstance(self.session, PipelineSession) and self.session.schedule_name != "zero_bubble"
         )
 
-    def _one_chunk_each(self) -> bool:
-        """Whether all of a block follows something in the one before, so that `interleaved` makes one chunk of a stage."""
-        assert isinstance(self.session, PipelineSession)
-        problem = self.session.problem
-        group, kernel = problem.grouping.group_of, problem.graph.kernel & (self.parts.stages.phase == FORWARD)
-        block = np.zeros(problem.g, np.int64)
-        block[group] = self.coarse.grouping.group_of
-        u, v = problem.graph.op_edges
-        between = kernel[u] & kernel[v]
-        a, b = group[u[between]], group[v[between]]
-        reached = np.zeros(problem.g, np.bool_)
-        reached[block == 0] = True
-        reached[b[block[a] + 1 == block[b]]] = True
-        a, b = a[block[a] == block[b]], b[block[a] == block[b]]
-        while (reached[a] & ~reached[b]).any():
-            reached[b[reached[a]]] = True
-        return bool(reached[group[kernel]].all())
-
-    def _one_call_each(self) -> bool:
-        """Whether every segment is one call on an accelerator, and on a CPU a sequence of operations."""
-        graph, of = self.coarse.graph, self.coarse.grouping.group_of
-        u, v = graph.op_edges
-        linked = graph.kernel[u] & graph.kernel[v]
-        if any(self.coarse.device_type(d) == "cpu" for d in range(self.coarse.cluster.size)):
-            order = graph.topological_order[graph.kernel[graph.topological_order]]
-            pairs = set(zip(u[linked].tolist(), v[linked].tolist(), strict=True))
-            return all(pair in pairs for pair in pairwise(order.tolist()))
-        inner = linked & (of[u] == of[v])
-        ends = np.concatenate([np.stack([u[inner], v[inner]]), np.stack([v[inner], u[inner]])], axis=1)
-        ends = ends[:, np.argsort(ends[0], kind="stable")]
-        piece = strongly_connected(graph.n, ends[0].astype(np.int64), ends[1].astype(np.int64))
-        return len(np.unique(piece[graph.kernel])) == len(np.unique(of[graph.kernel]))
-
-    def _flight(self, kind: int, m: int, size: int) -> Ints:
-        """See `Segments.flight`; where it depends on the events, at least."""
+    def _flight(self) -> Ints:
+        """See `Table.flight`; a lower bound where the number depends on the events."""
+        size = self.coarse.cluster.size
         if not isinstance(self.session, PipelineSession):
             return np.zeros(size + 1, np.int64)
         m, name = self.session.options.microbatches, self.session.schedule_name
@@ -277,7 +231,7 @@ class _Builder:
         return np.asarray(np.minimum(least if known else 1, m) * np.ones(size + 1), np.int64)
 
     def _transfers(self, inside: NDArray[np.bool_], first: list[int]) -> Floats:
-        """[s, K] at least the seconds of all that goes out and comes in, where each tensor takes its own."""
+        """[s, K] least seconds of all tensors that leave or enter a segment, sent one by one."""
         nets, total = self.parts.nets, np.zeros((len(inside), len(first)))
         stated = nets.hop_s >= 0
         count = np.where(stated, 0, nets.count).astype(np.float64)
@@ -285,46 +239,27 @@ class _Builder:
         for received in (False, True):
             latency, rate = self._least(first, received)
             of = (nets.kind == AHEAD) | (received & (nets.kind == SOURCE))
-            figures = [self._crossing(inside, of, received, x)[:, None] for x in (count, bytes_, hop_s)]
-            total += figures[0] * latency + figures[1] * rate + figures[2]
+            counts, sizes, hops = np.zeros((3, len(inside), 1))
+            for x, crosses in self._crossing(inside, of, received):
+                counts[:, 0] += crosses * count[x]
+                sizes[:, 0] += crosses * bytes_[x]
+                hops[:, 0] += crosses * hop_s[x]
+            total += counts * latency + sizes * rate + hops
         return total
 
-    def _sends(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, Floats]:
-        """[s, K] at least the seconds that a stage that does not overlap spends sending ahead and back.
-
-        In the steady state that is the sum of its messages. In a step, messages on different routes may travel at the same
-        time, so just those to the stages before and after count.
-        """
-        nets, sums = self.parts.nets, self._kind()[0] == BUSIEST
-        latency, rate = self._least(first, False)
-        found = []
-        for kind, step in ((AHEAD, 1), (BACK, -1)):
-            of = nets.kind == kind
-            out = self._crossing(inside, of, False, nets.bytes_) if sums else self._to_next(inside, kind, step)
-            found.append((out > 0)[:, None] * latency + out[:, None] * rate)
-        return found[0], found[1]
-
-    def _to_next(self, inside: NDArray[np.bool_], kind: int, step: int) -> Floats:
-        """[s] bytes that segments of one order of the blocks send to the block after (`step` 1) or before (-1) them."""
-        nets = self.parts.nets
-        if step > 0:
-            near = inside.shape[1] - np.argmax(inside[:, ::-1], axis=1)
-        else:
-            near = np.argmax(inside, axis=1) - 1
-        total = np.zeros(len(inside))
-        for x in np.flatnonzero(nets.kind == kind).tolist():
-            row = slice(nets.ptr[x], nets.ptr[x + 1])
-            readers = nets.reader[row][~nets.late[row]]
-            total += nets.bytes_[x] * (inside[:, nets.producer[x]] & np.isin(near, readers))
-        return total
-
-    def _crossing(self, inside: NDArray[np.bool_], of: NDArray[np.bool_], received: bool, figure: Floats) -> Floats:
-        """[s] sum of `figure` [N] over the nets `of` that come into a segment, or go out of it."""
-        nets = self.parts.nets
-        return crossing(inside, of, received, nets.producer, nets.ptr, nets.reader, figure)  # type: ignore[no-any-return]
+    def _crossing(
+        self, inside: NDArray[np.bool_], of: NDArray[np.bool_], received: bool
+    ) -> Iterator[tuple[int, Floats]]:
+        """For each net of `of`: its row, and for each segment 1 if it enters (`received`) or leaves it, else 0."""
+        nets, columns = self.parts.nets, np.ascontiguousarray(inside.T)
+        for x in np.flatnonzero(of).tolist():
+            made = columns[nets.producer[x]]
+            readers = columns[nets.reader[nets.ptr[x] : nets.ptr[x + 1]]]
+            crosses = readers.any(axis=0) & ~made if received else ~readers.all(axis=0) & made
+            yield x, crosses.astype(np.float64)
 
     def _least(self, first: list[int], received: bool) -> tuple[Floats, Floats]:
-        """[K] the least latency and seconds per byte of a route from a class's devices to any other device, or to them."""
+        """[K] the least latency and seconds per byte of a route from each class to any other device, or to the class."""
         routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
         if size == 1:
             return np.zeros(1), np.zeros(1)
@@ -334,7 +269,7 @@ class _Builder:
         return np.asarray([latency[x, o].min() for x, o in pairs]), np.asarray([rate[x, o].min() for x, o in pairs])
 
     def _hops(self, first: list[int]) -> tuple[Floats, Floats]:
-        """`hop_s` and `queue_s`: what surely passes from the last block of a prefix to the next one, along one order."""
+        """`hop_s` and `queue_s` of `Table`, from the messages between the last block of a prefix and the next block."""
         pairs = [[self._pair(a, b) for b in range(len(first))] for a in range(len(first))]
         count, kind = len(self.prefixes.mask), self._kind()[0]
         ahead, back = np.zeros(count), np.zeros(count)
@@ -350,8 +285,7 @@ class _Builder:
         routes = [[[*self._route(x, y), *self._route(y, x)] for x, y in row] for row in pairs]
         figure = np.asarray(routes)  # [K, K, 6] latency, seconds per byte and whether others wait, there and back
         both = [_message(ahead, figure[..., :3])]
-        # a stage that does not overlap sends gradients as part of its own seconds
-        if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._overlaps() and self._waits_back()):
+        if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._waits_back()):
             both.append(_message(back, figure[..., 3:]))
         hop_s, queue_s = (np.sum(x, axis=0) if kind != BUSIEST else np.max(x, axis=0) for x in zip(*both, strict=True))
         if kind == BUSIEST:
@@ -364,7 +298,7 @@ class _Builder:
         return np.ascontiguousarray(hop_s[cut], np.float64), np.ascontiguousarray(queue_s[cut], np.float64)
 
     def _route(self, a: int, b: int) -> tuple[float, float, float]:
-        """Latency and seconds per byte of a route, and 1 if it has a channel that carries one transfer at a time."""
+        """Latency and seconds per byte of a route, and 1 if it has a channel for one transfer at a time, else 0."""
         routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
         held = isinstance(self.session, PipelineSession) and len(self._held[a * size + b]) > 0
         return float(routes.latency_s[a, b]), float(routes.s_per_byte[a, b]), float(held)
@@ -374,21 +308,21 @@ class _Builder:
         assert isinstance(self.session, PipelineSession)
         return self.session.held()
 
-    def _overlaps(self) -> bool:
-        return isinstance(self.session, PipelineSession) and self.session.options.overlap
-
     def _pair(self, a: int, b: int) -> tuple[int, int]:
-        """Two different devices of two classes; of the first class twice if it has one device only, and nothing to send."""
+        """Two different devices of two classes; twice the same device if both are one class of one device."""
         classes = device_classes(self.coarse)
         return classes[a][0], classes[b][-1] if a == b else classes[b][0]
 
     def _memory(self, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-        """[s] bytes that do not depend on the micro-batches in flight, and those of each of them."""
+        """[s] bytes that do not depend on the micro-batches in flight, and bytes per micro-batch in flight."""
         stages = self.parts.stages
         persistent = inside.astype(np.float64) @ self.coarse.group_persistent_bytes
         if not isinstance(self.session, PipelineSession):
             return persistent, np.zeros(len(persistent))
-        held = held_in(inside, stages.stores.ptr, stages.stores.holder)
+        ptr, columns = stages.stores.ptr, np.ascontiguousarray(inside.T)
+        held = np.zeros((len(inside), len(ptr) - 1))
+        for y in range(len(ptr) - 1):
+            held[:, y] = columns[stages.stores.holder[ptr[y] : ptr[y + 1]]].any(axis=0)
         once = held[:, stages.stores.once] @ stages.stores.bytes_[stages.stores.once]
         saved = held[:, ~stages.stores.once] @ stages.stores.bytes_[~stages.stores.once]
         work = np.where(inside, stages.work_bytes, 0.0).max(axis=1, initial=0.0)
@@ -407,7 +341,7 @@ class _Builder:
 
 
 def _message(bytes_: Floats, route: Floats) -> tuple[Floats, Floats]:
-    """[i, K, K] seconds of messages of these bytes [i], and those that others wait for; `route` [K, K, 3] as of `_route`."""
+    """[i, K, K] seconds of messages of `bytes_` [i], and how long they occupy a channel; `route` [K, K, 3] is of `_route`."""
     some = bytes_[:, None, None]
     seconds = (some > 0) * route[..., 0] + some * route[..., 1]
     return seconds, seconds * route[..., 2]

@@ -1,4 +1,4 @@
-"""The common part of the sessions: batches on a compiled evaluation, over threads."""
+"""The base class of this plugin's sessions: evaluates batches by compiled code, over threads."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class KernelSession(Session):
 
     @abstractmethod
     def load(self) -> tuple[Any, Sequence[Field]]:
-        """The function of the evaluation, and everything that it works on.
+        """The evaluation function and its fields.
 
-        It imports their module, which compiles it: here, and so neither in the search nor where no session is opened.
+        Importing their module compiles it, so the import belongs here: not in the search, and only if a session is opened.
         """
 
     @abstractmethod
@@ -38,7 +38,7 @@ class KernelSession(Session):
         """The compiled evaluation."""
 
     def reason(self, device: NDArray[np.int16]) -> str:
-        """Why the placement `device` [g], for which the evaluation gave infinity, has no value."""
+        """Why the placement `device` [g], whose evaluation gave infinity, has no value."""
         raise NotImplementedError("every placement has a value")
 
     @cached_property
@@ -79,7 +79,7 @@ class KernelSession(Session):
         arrays: Mapping[str, NDArray[Any]],
         sizes: Mapping[str, int],
     ) -> Kernel:
-        """The compiled `function` with its numbers and arrays where `layout` says."""
+        """The compiled `function` with its numbers and arrays packed as in `layout`."""
         laid = lay_out(layout, numbers, arrays, sizes)
         return Kernel(function, laid.ints, laid.floats, laid.scratch_ints, laid.scratch_floats)
 

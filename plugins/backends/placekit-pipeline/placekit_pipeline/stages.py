@@ -1,4 +1,4 @@
-"""A problem as backend `pipeline` sees it: seconds by phase, bytes that stages keep, and what repeats with checkpointing."""
+"""The costs of a problem for backend `pipeline`: seconds by phase, bytes that stages keep, and recomputation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from placekit_pipeline.nets import BACKWARD, FORWARD, UPDATE, Floats, Ints, poin
 
 @dataclass(frozen=True, eq=False)
 class Stores:
-    """Bytes that a stage keeps while one of the holders is on it.
+    """S sets of tensors, each kept by every stage that has one of its holders.
 
     Attributes:
-        once: [S] kept once per step (gradients), rather than once per micro-batch in flight (activations).
-        bytes_: [S].
-        ptr, holder: groups that need them, in compressed rows.
+        once: [S] whether kept once per step (gradients), rather than for each micro-batch in flight (activations).
+        bytes_: [S] bytes of each set.
+        ptr, holder: groups that read each set, in compressed rows.
     """
 
     once: NDArray[np.bool_]
@@ -29,7 +29,7 @@ class Stores:
     holder: Ints
 
     def of_groups(self, g: int) -> tuple[Ints, Ints]:
-        """Rows of the stores that each of g groups holds, in compressed rows."""
+        """The stores that each of g groups holds, in compressed rows."""
         store = np.repeat(np.arange(len(self.bytes_)), np.diff(self.ptr))
         order = np.argsort(self.holder, kind="stable")
         return np.searchsorted(self.holder[order], np.arange(g + 1)).astype(np.int64), store[order]
@@ -41,13 +41,13 @@ class Stages:
 
     Attributes:
         problem: the problem.
-        phase: [n] forward 0, backward 1, update 2; never earlier than that of an operation read from. Under `inference`, all
+        phase: [n] forward 0, backward 1, update 2; never earlier than the phase of an input. Under `inference`, all
             operations are forward.
-        blocks: its blocks, if layers repeat their forward pass (`checkpointing`), else None.
+        blocks: its blocks if layers recompute their forward pass (`checkpointing`), else None.
         part: [n] forward 0, backward 1, gradients of weights 2 (with `zero_bubble`), update 3; -1 for sources.
-        repeats: [n] operations of the forward phase that the backward phase repeats.
-        stores: what stages keep.
-        block_group: [b] a group of each layer that repeats; `block_bytes`: what its backward pass keeps while it works.
+        repeats: [n] forward operations that the backward phase repeats.
+        stores: the tensors that stages keep.
+        block_group: [b] a group of each layer that repeats; `block_bytes`: bytes that its backward pass keeps meanwhile.
     """
 
     problem: Problem
@@ -61,7 +61,7 @@ class Stages:
 
     @classmethod
     def of(cls, problem: Problem, trains: bool, checkpointing: bool, split_backward: bool) -> Stages:
-        """The stages of a problem. Raises BackendError if layers are to repeat and the program has none."""
+        """The stages of a problem. Raises BackendError with `checkpointing` if the program has no layers."""
         graph = problem.graph
         phase = _phase(problem) if trains else np.zeros(graph.n, np.int64)
         part = np.where(graph.kernel, np.asarray([0, 1, 3])[phase], -1)
@@ -80,12 +80,12 @@ class Stages:
         return cls(problem, phase, blocks, part, repeats, stores, block_group, block_bytes)
 
     def grouped(self, problem: Problem) -> Stages:
-        """The same operations in larger groups, those of `problem`; layers are still the same."""
+        """The same operations in the larger groups of `problem`; layers stay the same."""
         kept = _stores(problem, self.phase, self.blocks)
         return Stages(problem, self.phase, self.blocks, self.part, self.repeats, *kept)
 
     def group_s(self) -> Floats:
-        """[g, D, 4] seconds of each group on each device by part; forward passes that repeat count as backward."""
+        """[g, D, 4] seconds of each group on each device by part; recomputed forward passes count as backward."""
         problem, group = self.problem, self.problem.grouping.group_of
         total = np.zeros((problem.g, problem.cluster.size, 4))
         for part in range(4):
@@ -95,7 +95,7 @@ class Stages:
 
     @property
     def works(self) -> NDArray[np.bool_]:
-        """[g] groups with operations of a micro-batch."""
+        """[g] whether a group has operations of a micro-batch, rather than only updates."""
         works = (self.part >= 0) & (self.part < 3)
         return np.bincount(self.problem.grouping.group_of[works], minlength=self.problem.g) > 0
 
@@ -114,7 +114,7 @@ class Stages:
 
 
 def _phase(problem: Problem) -> Ints:
-    """[n] the latest phase of each operation and all that it reads from."""
+    """[n] the latest phase among each operation and all its predecessors."""
     graph = problem.graph
     phase = graph.phase.astype(np.int64)
     if not np.any(phase[graph.tensor_producer[graph.input_tensor]] > phase[graph.edge_op]):
@@ -126,7 +126,7 @@ def _phase(problem: Problem) -> Ints:
 
 
 def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Stores, Ints, Floats]:
-    """What stages keep, and per layer that repeats: one of its groups, and the bytes of its own activations."""
+    """The stores, and for each layer that repeats one of its groups and the bytes of its own activations."""
     graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
     storage = graph.tensor_storage[graph.input_tensor].astype(np.int64)
     maker, reader = graph.tensor_producer[storage], graph.edge_op
@@ -166,7 +166,7 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
 def _held(
     bytes_: NDArray[np.int64], storage: Ints, holder: Ints, once: bool
 ) -> Iterable[tuple[tuple[bool, bytes], float]]:
-    """Bytes by the groups that hold them: storages with the same holders are one."""
+    """Bytes by the groups that hold them, merging storages with the same holders."""
     if not len(storage):
         return []
     pairs = np.unique(np.stack([storage, holder]), axis=1)
@@ -180,9 +180,9 @@ def _held(
 
 
 def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
-    """[n] backward operations whose results reach the update of one parameter only: no other stage waits for them.
+    """[n] whether a backward operation leads to the update of one parameter only, so that no other stage waits for it.
 
-    These can run late (Qi et al. 2023, Zero Bubble Pipeline Parallelism). Others lead to gradients of inputs, too.
+    These can run late (Qi et al. 2023, Zero Bubble Pipeline Parallelism).
     """
     graph = problem.graph
     nothing, several = -1, -2
@@ -195,16 +195,16 @@ def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
         if not (backward[v] or update[v]):
             continue
         for u in producer[graph.inputs(v)].tolist():
-            if backward[u]:  # a reader that leads nowhere would have to wait for it, too
+            if backward[u]:  # a reader that leads nowhere has to wait for it, too
                 known = reaches[v] != nothing and reaches[u] in (nothing, reaches[v])
                 reaches[u] = reaches[v] if known else several
     return np.asarray(backward & (reaches >= 0))
 
 
 def forward_order(problem: Problem, phase: Ints) -> tuple[Ints, Ints, Ints]:
-    """[g] strongly connected set of each group in the forward phase, numbered in topological order, and the sets before each.
+    """Strongly connected sets of groups in the forward phase, which wait for each other.
 
-    Groups of one set wait for each other; the sets before each are in compressed rows.
+    Returns the set of each group [g], numbered in topological order, and the predecessors of each set, in compressed rows.
     """
     graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
     u, v = graph.op_edges

@@ -142,7 +142,6 @@ class Step:
     device: NDArray[np.int16]
     schedule: str
     microbatches: int = 1
-    overlap: bool = True
     checkpointing: bool = False
     tasks: list[tuple[Task, float, float]] = field(default_factory=list)
     sends: list[tuple[str, int, int, int, float, float]] = field(default_factory=list)
@@ -315,8 +314,6 @@ class Step:
                 load["device", s % self.size] += self.task_s(kind, s)
         for kind, a, b in self.bytes_:
             if kind == "ahead" or (backward and kind in ("back", "late")):
-                if not self.overlap:
-                    load["device", a % self.size] += self.between(kind, a, b)
                 for c in self.held(a, b):
                     load["channel", c] += self.between(kind, a, b)
         return max(load.values())
@@ -394,7 +391,6 @@ class Events:
         self.begin_s: dict[int, float] = defaultdict(float)
         self.finish_s: dict[int, float] = defaultdict(float)
         self.running: dict[int, tuple[float, Task]] = {}
-        self.blocked: dict[int, float] = {}  # devices that wait for their messages
         self.in_flight = [0.0] * self.size
         self.most = [0.0] * self.size
         self.saved, self.again = step.saved()
@@ -497,12 +493,12 @@ class Events:
                 self.begin_s[b] = max(self.begin_s[b], step.send("source", a, b, 0, 0.0))
         while True:
             for d in range(self.size):
-                if d not in self.running and self.blocked.get(d, 0.0) <= now:
+                if d not in self.running:
                     task = self.choose(d, now)
                     if task is not None:
                         self.start(d, task, now)
             times = [end for end, _ in self.running.values()]
-            times += [t for t in (*self.blocked.values(), *self.arrived.values(), *self.begin_s.values()) if t > now]
+            times += [t for t in (*self.arrived.values(), *self.begin_s.values()) if t > now]
             if not times:
                 break
             now = min(times)
@@ -529,15 +525,11 @@ class Events:
         self.finish_s[s] = now
         if kind == self.kinds[-1] and self.backward:
             self.in_flight[d] -= self.saved.get(s, 0.0)
-        free = now
         sent = {"F": ("ahead", "late") if self.backward else ("ahead",), "B": ("back",), "W": ()}[kind]
         for b in range(self.size * CHUNKS):
             for message in sent:
                 if (message, s, b) in self.step.bytes_:
                     self.arrived[message, s, b, batch] = self.step.send(message, s, b, batch, now)
-                    free = max(free, self.arrived[message, s, b, batch])
-        if not self.step.overlap and free > now:
-            self.blocked[d] = free
 
     def update(self) -> float:
         """The end of the last update: each waits for what it reads of other devices."""
@@ -573,11 +565,10 @@ def pipeline(
     objective: str,
     schedule: str,
     microbatches: int,
-    overlap: bool,
     repeat: bool,
 ) -> tuple[float, list[float], Step]:
     """Value, peak bytes, and the step of a placement."""
-    step = Step(problem, device, schedule, microbatches, overlap, repeat)
+    step = Step(problem, device, schedule, microbatches, repeat)
     rank = step.ranks() if step.possible else None
     if rank is None:
         return math.inf, [], step
@@ -586,5 +577,5 @@ def pipeline(
     value = events.run(objective == "step")
     peaks = events.peaks()
     if objective == "throughput" and value < math.inf:
-        value = Step(problem, device, schedule, microbatches, overlap, repeat).throughput_s()
+        value = Step(problem, device, schedule, microbatches, repeat).throughput_s()
     return value, peaks, step

@@ -1,4 +1,4 @@
-"""What policy `chain` says to be proven is so, for graphs that are no plain chains and links that are not alike."""
+"""Policy `chain` finds the best split whenever it claims a proof, also for graphs with branches and for unequal links."""
 
 from __future__ import annotations
 
@@ -39,10 +39,8 @@ BACKENDS: dict[str, tuple[type[Backend], dict[str, Any]]] = {
     "blocking_latency": (BlockingLatency, {}),
     "token": (Pipeline, {"objective": "token"}),
     "throughput": (Pipeline, {"objective": "throughput", "microbatches": 4}),
-    "inference, no overlap": (Pipeline, {"schedule": "inference", "microbatches": 4, "overlap": False}),
     "gpipe": (Pipeline, {"schedule": "gpipe", "microbatches": 4}),
     "1f1b": (Pipeline, {"schedule": "1f1b", "microbatches": 6}),
-    "1f1b, no overlap": (Pipeline, {"schedule": "1f1b", "microbatches": 3, "overlap": False}),
     "1f1b, recomputed": (Pipeline, {"schedule": "1f1b", "microbatches": 3, "checkpointing": "block"}),
     "interleaved": (Pipeline, {"schedule": "interleaved", "microbatches": 4}),
 }
@@ -136,7 +134,7 @@ def blocks_of(problem: Problem, session: Session, objective: str) -> Blocks:
 
 
 def check(name: str, seed: int, branches: bool) -> bool | None:
-    """Compare `chain` with every split; whether it says that it has a proof, None if nothing fits."""
+    """Compare `chain` with every split. Returns whether it claims a proof, None if nothing fits."""
     kind, options = BACKENDS[name]
     rng = np.random.default_rng([sorted(BACKENDS).index(name), seed])
     trains = bool(rng.random() < 0.3) if name == "token" else options.get("schedule", "inference") != "inference"
@@ -170,16 +168,7 @@ def check(name: str, seed: int, branches: bool) -> bool | None:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_proofs_hold(name: str, branches: bool) -> None:
     found = [check(name, seed, branches) for seed in range(5)]
-    assert any(found) or name == "interleaved"
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("branches", [False, True])
-@pytest.mark.parametrize("name", BACKENDS)
-def test_proofs_hold_in_many_cases(name: str, branches: bool) -> None:
-    found = [check(name, seed, branches) for seed in range(10, 35)]
-    assert any(found)
+    assert any(found) == (name not in ("interleaved", "blocking_latency"))
 
 
 def test_a_module_that_no_device_may_run_whole_is_refused_by_name() -> None:

@@ -36,7 +36,7 @@ class TestThroughput(BackendContract):
 
     @pytest.fixture
     def make(self) -> Make:
-        return partial(Pipeline, schedule="inference", objective="throughput", overlap=False, threads=2)
+        return partial(Pipeline, schedule="inference", objective="throughput", threads=2)
 
 
 class TestToken(BackendContract):
@@ -52,7 +52,7 @@ class TestTraining(BackendContract):
     """Random problems of which some have a backward phase."""
 
     short = True
-    seeds = range(8)
+    seeds = range(4)
 
     @pytest.fixture
     def make(self, schedule: str) -> Make:

@@ -35,8 +35,8 @@ class RayLauncher(Launcher):
     """Runs each job as a Ray task.
 
     Args:
-        address: of a running cluster; None: that of RAY_ADDRESS, else one of this computer alone.
-        job_cpus: CPUs that Ray keeps free for a job.
+        address: a running cluster, HOST:PORT or auto; None: RAY_ADDRESS, else a new one on this computer.
+        job_cpus: CPUs that Ray reserves for each job.
     """
 
     def __init__(self, address: str | None, job_cpus: float) -> None:
@@ -46,7 +46,7 @@ class RayLauncher(Launcher):
         self.context, self.task, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs. One whose process dies three times has not finished; `placekit run resume=` tries it again."""
+        """Run the jobs. A job whose process dies three times stays unfinished; `placekit run resume=` tries it again."""
         import ray
         from placekit_ray.cluster import check_versions, connect, distributions_of
         from placekit_ray.fleet import LOST
@@ -63,8 +63,8 @@ class RayLauncher(Launcher):
         while left:
             [done], left = ray.wait(left)
             try:
-                results[done], said = ray.get(done)
-                print(said, end="", flush=True)  # in the order in which jobs end
+                results[done], printed = ray.get(done)
+                print(printed, end="", flush=True)  # in the order in which jobs end
             except LOST:
                 results[done] = JobReturn(status=JobStatus.COMPLETED)
                 results[done].return_value = math.nan
@@ -72,7 +72,7 @@ class RayLauncher(Launcher):
 
 
 def _run(shared: tuple[Any, ...], number: int, overrides: list[str]) -> tuple[JobReturn, str]:
-    """One job, in a process of the cluster, and what it printed."""
+    """Run one job, in a process of the cluster. Returns its result, and what it printed."""
     folder, context, config, task, state = shared
     os.chdir(folder)
     setup_globals()
@@ -82,9 +82,9 @@ def _run(shared: tuple[Any, ...], number: int, overrides: list[str]) -> tuple[Jo
         own.hydra.job.id = f"{own.hydra.job.name}_{number}"
         own.hydra.job.num = number
     HydraConfig.instance().set_config(own)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         done = run_job(
             hydra_context=context, config=own, task_function=task,
             job_dir_key="hydra.sweep.dir", job_subdir_key="hydra.sweep.subdir",
         )  # fmt: skip
-    return done, said.getvalue()
+    return done, printed.getvalue()

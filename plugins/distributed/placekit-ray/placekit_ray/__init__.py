@@ -1,4 +1,4 @@
-"""Ray for placekit: trainer `asynchronous`, and backend `ray`, which evaluates placements in other processes."""
+"""Runs placekit on Ray clusters: backend `ray` and trainer `asynchronous`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def placekit_backends() -> list[Component]:
     return [
         Component(
             name="ray",
-            summary="another backend, in processes of a Ray cluster",
+            summary="evaluates on another backend, in processes of a Ray cluster",
             config=RayOptions,
             target="placekit_ray.backend:RayBackend",
         )
@@ -35,7 +35,7 @@ def placekit_backends() -> list[Component]:
 
 @hookimpl
 def placekit_facts() -> dict[str, str | int | float | bool | None]:
-    """What the Ray cluster has, if this process uses one, or RAY_ADDRESS names one."""
+    """The size of the Ray cluster that this process uses or RAY_ADDRESS names."""
     if "ray" not in sys.modules:
         return {}
     from placekit_ray.cluster import description

@@ -25,30 +25,27 @@ from placekit_core import (
     installed,
     report_progress,
 )
-from placekit_ray.backend import RaySession, Workers, to_open
+from placekit_ray.backend import RaySession, to_open
 from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers
 from placekit_ray.controller import Controller
-from placekit_ray.fleet import LOST, PIECE_S, Fleet
+from placekit_ray.fleet import LOST
 from placekit_ray.options import AsynchronousOptions
 from placekit_ray.server import ParameterServer, first_state
 from placekit_ray.wire import measurements_from, packed, placements_from
 from placekit_ray.worker import failed
 
-_LOOK_S = 0.2  # between two looks at the server
-_CHECKPOINT_S, _RARELY = 1.0, 20.0
-"""Seconds between two offers of a checkpoint, and at least so many times what the last one took; the run decides whether to
-write it."""
+_POLL_S = 0.2
+"""Seconds between two requests to the server for new evaluations."""
+_CHECKPOINT_S, _CHECKPOINT_FACTOR = 1.0, 20.0
+"""Seconds between two checkpoints offered to the run, and at least so many times the duration of the last one."""
 
 
 class Asynchronous(Trainer):
     """Makes the updates of another trainer in many processes.
 
     Each of C controllers has a copy of the policy, its own random numbers and its own baseline. It draws a batch, has its W
-    workers evaluate it, computes a gradient, and sends it to the parameter server. The server applies gradients as they arrive,
-    with one optimiser, and answers with its parameters; so a gradient may be some updates late (its staleness).
-
-    Where evaluations are simulated, the trainer starts its own workers. Where they are measured, it uses those of `parallel=ray`,
-    each alone on a machine: what the run measures itself, to compare the best placements, waits for its turn there.
+    workers simulate it, computes a gradient, and sends it to the parameter server. The server applies gradients as they
+    arrive, with one optimiser, and answers with its parameters; so a gradient may be some updates late (its staleness).
 
     Attributes:
         staleness: for each number of updates between reading the parameters and applying the gradient, how often it occurred.
@@ -67,38 +64,29 @@ class Asynchronous(Trainer):
         checkpoint: Checkpoint | None = None,
     ) -> None:
         """Train until the budget ends. Raises ConfigError, and BackendError if the cluster cannot be used."""
-        ledger, measuring = tasks[0].evaluate.ledger, self._measuring(tasks)
-        trainer = self._inner(policy, tasks)
-        seeds = list(state["seeds"]) if state else [int(s) for s in rng.integers(2**62, size=self.options.controllers)]
+        self._refuse_backend(tasks[0])
+        trainer, o = self._inner(policy, tasks), self.options
+        seeds = list(state["seeds"]) if state else [int(s) for s in rng.integers(2**62, size=o.controllers)]
         actors: list[Any] = []
         try:
-            with ledger.paused():  # starting processes is not searching
-                if measuring is None:
-                    connect(
-                        self.options, self.options.controllers * self.options.workers * self.options.worker_cpus + 1
-                    )
+            with tasks[0].evaluate.ledger.paused():  # starting processes is not searching
+                connect(o, o.controllers * o.workers * o.worker_cpus + 1)
                 kinds = [("backend", tasks[0].backend["name"]), ("policy", policy.name), ("trainer", trainer.name)]
                 check_versions(distributions_of(kinds))
                 server = self._server(policy, trainer, tasks, state)
                 actors.append(server)
-                runs = self._start(server, self._about(policy, trainer, tasks, seeds, measuring), actors, measuring)
+                runs = self._start(server, self._about(policy, trainer, tasks, seeds), actors)
             self._follow(server, runs, policy, tasks, seeds, checkpoint)
         finally:
             end(actors)
         raise BudgetExhausted(tasks[0].evaluate)
 
-    def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any], measuring: Workers | None) -> list[Any]:
-        """Start controllers, and workers if none measure; add them to `actors`. Returns references of the controllers' ends."""
+    def _start(self, server: Any, about: Mapping[str, Any], actors: list[Any]) -> list[Any]:
+        """Start workers and controllers, and add them to `actors`. Returns references to the results of the controllers."""
         o = self.options
-        where: Any = "DEFAULT"
-        if measuring is None:
-            workers = start_workers(o.controllers * o.workers, o)
-            actors += workers
-        else:  # the machines of the workers are for measuring
-            workers, where = list(measuring.fleet.workers), _here()
-        make: Any = ray.remote(Controller).options(
-            num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where
-        )
+        workers = start_workers(o.controllers * o.workers, o)
+        actors += workers
+        make: Any = ray.remote(Controller).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
         controllers = [make.remote() for _ in range(o.controllers)]
         actors += controllers
         shared = ray.put(about)
@@ -108,38 +96,24 @@ class Asynchronous(Trainer):
             preparing = _unfinished(preparing)
         return [c.run.remote(i, shared, server, own[i]) for i, c in enumerate(controllers)]
 
-    def _measuring(self, tasks: Sequence[Task]) -> Workers | None:
-        """The workers of parallel=ray, if they measure; None: the trainer starts its own. Raises ConfigError if it cannot."""
-        o, session, backend = self.options, tasks[0].evaluate.session, _backend(tasks[0])
-        if not isinstance(session, RaySession):
-            if not backend.simulated:
-                raise ConfigError(
-                    f"trainer asynchronous measures on backend {backend.name!r} in the workers of parallel=ray",
-                    f"add parallel=ray parallel.address=HOST:PORT, and {o.controllers * o.workers} machines: one for each of"
-                    f" {o.controllers} x {o.workers} workers (trainer.controllers, trainer.workers); here is room for 1 x 1",
-                )
-            if not backend.parallel:
-                raise ConfigError(
-                    f"trainer asynchronous cannot evaluate on backend {backend.name!r} in several processes",
-                    "choose another simulator",
-                )
-            return None
-        if backend.simulated:
-            raise ConfigError("trainer asynchronous has workers of its own", "leave out parallel=ray")
-        fleet = session.workers.fleet
-        count = len(fleet.workers)
-        if count != o.controllers * o.workers:
+    def _refuse_backend(self, task: Task) -> None:
+        """Raise ConfigError if several processes of this trainer cannot evaluate on the backend of the run."""
+        backend = _backend(task)
+        if not backend.simulated:
             raise ConfigError(
-                f"{o.controllers} controllers of {o.workers} workers need {o.controllers * o.workers} machines that measure;"
-                f" parallel=ray has {count}",
-                f"set parallel.workers={o.controllers * o.workers}, or trainer.controllers and trainer.workers so that their"
-                f" product is {count}",
+                f"trainer asynchronous evaluates on simulators, and backend {backend.name!r} measures",
+                "to measure on several machines, use parallel=ray with another trainer, such as trainer=reinforce",
             )
-        fleet.queue_s = (fleet.timeout_s or 0.0) + 2 * PIECE_S  # the longest piece of a controller, or of the run
-        return session.workers
+        if isinstance(task.evaluate.session, RaySession):
+            raise ConfigError("trainer asynchronous starts its own workers", "leave out parallel=ray")
+        if not backend.parallel:
+            raise ConfigError(
+                f"trainer asynchronous cannot evaluate on backend {backend.name!r} in several processes",
+                "choose another simulator",
+            )
 
     def _inner(self, policy: LearnablePolicy, tasks: Sequence[Task]) -> PolicyGradient:
-        """The trainer whose updates are made. Raises ConfigError if other processes cannot make them."""
+        """The inner trainer. Raises ConfigError if other processes cannot make its updates."""
         registry = installed()
         entries = registry.entries.get(("policy", policy.name), [])
         if len(entries) != 1 or entries[0].load() is not type(policy):
@@ -163,31 +137,20 @@ class Asynchronous(Trainer):
         return trainer
 
     def _about(
-        self,
-        policy: LearnablePolicy,
-        trainer: PolicyGradient,
-        tasks: Sequence[Task],
-        seeds: list[int],
-        measuring: Workers | None,
+        self, policy: LearnablePolicy, trainer: PolicyGradient, tasks: Sequence[Task], seeds: list[int]
     ) -> dict[str, Any]:
-        """What controllers need, see `Controller`."""
-        sessions = [task.evaluate.session for task in tasks]
-        if measuring is None:
-            backend, least_s = _backend(tasks[0]), self.options.least_s
-            opened = [to_open(backend, task.problem, None, least_s) for task in tasks]
-            fleet = Fleet([], opened, [task.problem.cluster.size for task in tasks], self.options.timeout_s)
-        else:
-            fleet = measuring.fleet
+        """The data that controllers need, see `Controller`."""
+        backend = _backend(tasks[0])
         return {
             "policy": {"name": policy.name, **policy.options.model_dump(mode="json")},
             "trainer": {"name": trainer.name, **trainer.options.model_dump(mode="json")},
             "problems": [packed(task.problem) for task in tasks],
             "failing_signal_s": [task.evaluate.failing_signal_s for task in tasks],
-            "numbers": [s.number if isinstance(s, RaySession) else i for i, s in enumerate(sessions)],
             "objective": tasks[0].evaluate.objective,
             "seeds": seeds,
-            "opened": fleet.problems, "devices": fleet.devices, "timeout_s": fleet.timeout_s, "queue_s": fleet.queue_s,
-        }  # fmt: skip
+            "opened": [to_open(backend, task.problem, None, self.options.least_s) for task in tasks],
+            "timeout_s": self.options.timeout_s,
+        }
 
     def _server(
         self, policy: LearnablePolicy, trainer: PolicyGradient, tasks: Sequence[Task], state: State | None
@@ -200,7 +163,8 @@ class Asynchronous(Trainer):
             limit = None if evaluate.remaining == float("inf") else int(evaluate.remaining)
             count, optimiser = self.options.controllers, trainer.options.optimiser
             begin = first_state(policy.state_dict(), optimiser, count, limit, evaluate.progress)
-        make: Any = ray.remote(ParameterServer).options(num_cpus=0, scheduling_strategy=_here())
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        make: Any = ray.remote(ParameterServer).options(num_cpus=0, scheduling_strategy=here)
         return make.remote(begin)
 
     def _follow(
@@ -212,7 +176,7 @@ class Asynchronous(Trainer):
         seeds: list[int],
         checkpoint: Checkpoint | None,
     ) -> None:
-        """Record the evaluations as they are made, offer checkpoints, and end when the controllers have ended."""
+        """Record evaluations and offer checkpoints until the controllers have ended."""
         ledger, every_s, offered = tasks[0].evaluate.ledger, _CHECKPOINT_S, time.monotonic()
         while runs:
             runs = _unfinished(runs)
@@ -224,7 +188,7 @@ class Asynchronous(Trainer):
                 offered = time.monotonic()
                 # evaluations that are not collected yet are in the snapshot: collecting them now would lose them at a resume
                 checkpoint({"server": self._load(server, policy), "seeds": seeds})
-                every_s = max(_CHECKPOINT_S, _RARELY * (time.monotonic() - offered))
+                every_s = max(_CHECKPOINT_S, _CHECKPOINT_FACTOR * (time.monotonic() - offered))
         version = self._record(server, tasks)
         snapshot = self._load(server, policy)
         self.staleness = {int(k): int(v) for k, v in sorted(snapshot["staleness"].items())}
@@ -237,7 +201,7 @@ class Asynchronous(Trainer):
             tasks[0].evaluate.note(TOO_FEW)
 
     def _record(self, server: Any, tasks: Sequence[Task]) -> int:
-        """Take the new evaluations from the server. Returns its version."""
+        """Record the new evaluations of the server. Returns its version."""
         found, version = _answer(server.collect.remote())
         for number, placements, measurements in found:
             tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
@@ -258,7 +222,7 @@ class Asynchronous(Trainer):
 
 
 def _backend(task: Task) -> Backend:
-    """The backend of a task, built once more. Raises ConfigError if other processes could not do this."""
+    """The backend of a task, built again by its name. Raises ConfigError if it has none."""
     if not task.backend:
         raise ConfigError(
             "trainer asynchronous: other processes cannot build the backend, an object of this program",
@@ -269,13 +233,8 @@ def _backend(task: Task) -> Backend:
     return found
 
 
-def _here() -> NodeAffinitySchedulingStrategy:
-    """On this machine."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-
-
 def _answer(reference: Any) -> Any:
-    """The answer of the parameter server. Raises BackendError if it is lost."""
+    """The answer of the parameter server. Raises BackendError if its process has died."""
     try:
         return ray.get(reference)
     except LOST as e:
@@ -285,8 +244,8 @@ def _answer(reference: Any) -> Any:
 
 
 def _unfinished(calls: list[Any]) -> list[Any]:
-    """The calls of controllers that have not ended, after a moment. Raises BackendError for what one of the others raised."""
-    done, rest = ray.wait(calls, timeout=_LOOK_S)
+    """Wait a moment, and return the calls of controllers that still run. Raises BackendError for an exception in another."""
+    done, rest = ray.wait(calls, timeout=_POLL_S)
     for reference in done:
         if error := failed(_answer(reference)):
             raise error

@@ -1,4 +1,4 @@
-"""Backend `ray`: another backend in processes of a Ray cluster."""
+"""Backend `ray`: evaluates on another backend, in processes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from placekit_ray.wire import packed
 
 
 class RayBackend(Backend):
-    """Another backend, `inner`, whose `evaluate` runs in workers; all else is as there.
+    """Runs `evaluate` of another backend, `inner`, in workers; everything else is the inner backend's.
 
-    The values of a deterministic backend are the same to the bit. It needs the inner backend to be `parallel`, or to measure:
-    then each worker has a machine to itself.
+    The values of a deterministic backend are the same to the last bit. A simulating inner backend must be `parallel`; for one
+    that measures, each worker has a machine to itself.
     """
 
     name = "ray"
     options_class = RayOptions
-    simulated = deterministic = True  # with the default options; each instance has what its inner backend has
+    simulated = deterministic = True  # with the default options; instances copy their inner backend
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
@@ -72,7 +72,7 @@ class RayBackend(Backend):
         return self.inner.others()
 
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
-        """Open the problem in the workers, which all open sessions share; the first one starts them.
+        """Open the problem in the workers, which all sessions share and the first session starts.
 
         Raises BackendError if the cluster cannot be reached, or a worker cannot open the problem.
         """
@@ -86,12 +86,7 @@ class RayBackend(Backend):
 
 
 class Workers:
-    """The workers of a backend, as long as a session is open.
-
-    Attributes:
-        fleet: the workers.
-        sessions: number of open sessions.
-    """
+    """The workers of a backend while a session is open: `fleet`, and the number of open `sessions`."""
 
     def __init__(self, backend: RayBackend, problem: Problem) -> None:
         self.backend, self.sessions = backend, 0
@@ -121,14 +116,14 @@ class Workers:
 
 
 class RaySession(Session):
-    """One problem, open in all workers, and where nothing is measured also in this process."""
+    """One problem, open in all workers, and in this process too if the backend simulates."""
 
     def __init__(self, workers: Workers, problem: Problem, executable: Executable | None) -> None:
         self.problem, self.workers = problem, workers
         inner = workers.backend.inner
         try:
             self.local = inner.open(problem, None) if inner.simulated else None
-            self.number = workers.add(problem, executable)  # it waits: the clock of the budget does not run yet
+            self.number = workers.add(problem, executable)  # waits, before the budget's clock starts
         except BaseException:
             if not workers.sessions:
                 workers.release()
@@ -151,7 +146,7 @@ class RaySession(Session):
         return None if self.local is None else self.local.lower_bound()
 
     def kernel(self) -> Any:
-        """That of the inner backend: a compiled search in this process evaluates faster than any message travels."""
+        """The inner backend's: a compiled search in this process evaluates faster than any message travels."""
         return None if self.local is None else self.local.kernel()
 
     def close(self) -> None:
@@ -161,21 +156,21 @@ class RaySession(Session):
 
 
 def recipe_of(problem: Problem, executable: Executable | None, backend: Backend) -> dict[str, Any] | None:
-    """How a worker builds the program; None where it only simulates. Raises BackendError if it cannot."""
+    """How a worker builds the program, None if it only simulates. Raises BackendError if a worker cannot build it."""
     if backend.simulated:
         return None
     if executable is None or not executable.recipe:
         raise BackendError(
-            f"a worker cannot build {problem.graph.name!r}: it was made from objects in Python, or cannot be run",
-            "name it for an importer: model=FILE.py:FUNCTION, or importer=torch importer.module=package.module:factory",
+            f"a worker cannot build {problem.graph.name!r}: it was built from Python objects, or cannot be executed",
+            "give its name to an importer: model=FILE.py:FUNCTION, or importer=torch importer.module=package.module:factory",
         )
     return dict(executable.recipe)
 
 
 def to_open(backend: Backend, problem: Problem, recipe: dict[str, Any] | None, least_s: float) -> Any:
-    """A reference to what `Worker.open` needs to open a problem."""
+    """A reference to the data with which `Worker.open` opens a problem."""
     options = backend.options.model_dump(mode="json")
-    if options.get("threads", 0) is None:  # workers share the machine: one thread each, unless the user has set more
+    if options.get("threads", 0) is None:  # workers share a machine: one thread each, unless the user set more
         options["threads"] = 1
     return ray.put(
         {

@@ -20,18 +20,21 @@ from placekit_core import BackendError, installed, usable_cores
 from placekit_ray.options import ClusterOptions
 from placekit_ray.worker import Worker
 
-_groups: dict[Any, PlacementGroup] = {}  # by the first worker: the machines that measuring workers have to themselves
+_groups: dict[Any, PlacementGroup] = {}  # by the first worker: the machines reserved for workers that measure
 _REACH_S = 5.0
 _START_S = 60.0
-"""Seconds for a placement group to get its machines, whose resources are there."""
+"""How long to wait for free machines, seconds."""
 
 
 def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
-    """Use the connection of this process, attach to the cluster of `options`, or start one of this computer with at least `cpus`.
+    """Connect this process to Ray: to the cluster of `options`, or to a new one on this computer with at least `cpus`.
 
-    Raises BackendError if the cluster cannot be reached.
+    A process that is connected already keeps its connection. Raises BackendError if that is not the cluster of
+    `options.address`, or if the cluster cannot be reached.
     """
     if ray.is_initialized():
+        if options.address not in (None, "auto"):
+            _refuse_other(str(options.address), ray.get_runtime_context().gcs_address)
         return
     address = options.address or os.environ.get("RAY_ADDRESS") or None
     handler = signal.getsignal(signal.SIGTERM)
@@ -53,17 +56,41 @@ def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
             signal.signal(signal.SIGTERM, handler)
 
 
+def _refuse_other(address: str, connected: str) -> None:
+    """Raise BackendError if `address` is not the cluster at `connected`, which this process uses."""
+
+    def resolved(address: str) -> tuple[str, int]:
+        host, port = _host_and_port(address)
+        try:
+            found = socket.gethostbyname(host)
+        except OSError:
+            return host, port
+        own: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return own if found.startswith("127.") else found, port
+
+    if resolved(address) != resolved(connected):
+        raise BackendError(
+            f"this process is connected to the Ray cluster at {connected}, not to the one at {address}",
+            "leave the address out to use the connected cluster, or call ray.shutdown() first",
+        )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """The parts of HOST:PORT. Raises BackendError if it is something else."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise BackendError(
+            f"{address!r} is not the address of a Ray cluster", "give HOST:PORT, as `ray start` prints it, or auto"
+        )
+    return host, int(port)
+
+
 def _refuse_unreachable(address: str) -> None:
     """Raise BackendError if nobody listens at HOST:PORT: Ray itself would try for a minute."""
     if address == "auto":
         return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise BackendError(
-            f"{address!r} is no address of a Ray cluster", "give HOST:PORT, as `ray start` prints it, or auto"
-        )
     try:
-        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+        socket.create_connection(_host_and_port(address), timeout=_REACH_S).close()
     except OSError as e:
         raise BackendError(
             f"no Ray cluster answers at {address}: {e.strerror or e}",
@@ -72,7 +99,7 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def machines() -> list[dict[str, Any]]:
-    """The machines of the cluster that are alive: `host`, `node` (its id), and their resources `cpus` and `gpus`."""
+    """The live machines of the cluster: `host`, `node` (Ray's id), `cpus` and `gpus`."""
     nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
     return [
         {
@@ -84,7 +111,7 @@ def machines() -> list[dict[str, Any]]:
 
 
 def description() -> str:
-    """The machines, CPUs and GPUs of the cluster of this process, or of RAY_ADDRESS; empty if there is neither."""
+    """How many machines, CPUs and GPUs the cluster has: that of this process, or of RAY_ADDRESS; empty without either."""
     if not ray.is_initialized():
         if not os.environ.get("RAY_ADDRESS"):
             return ""
@@ -95,9 +122,9 @@ def description() -> str:
 
 
 def check_versions(distributions: Sequence[str]) -> None:
-    """Raise BackendError if a machine lacks one of these distributions, or has another version of one, or of Python."""
+    """Raise BackendError unless all machines have this Python and these versions of `distributions`."""
 
-    def versions() -> dict[str, str]:  # nested, so that Ray sends its code: placekit may not be installed there
+    def versions() -> dict[str, str]:  # nested, so that Ray sends its code: placekit may be missing there
         import platform
         from importlib.metadata import distributions as all_distributions
 
@@ -124,7 +151,7 @@ def check_versions(distributions: Sequence[str]) -> None:
 
 
 def distributions_of(components: Sequence[tuple[str, str]]) -> list[str]:
-    """The distributions of components, (kind, name), with the core and this one."""
+    """The distributions that provide these components, (kind, name) each, with placekit-core and placekit-ray."""
     registry = installed()
     return sorted(
         {"placekit-core", "placekit-ray", *(registry.get(kind, name).distribution for kind, name in components)}
@@ -135,10 +162,7 @@ _RESTARTS: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}  # `Flee
 
 
 def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
-    """Start workers that simulate, wherever there are CPUs; None: as many as there is room for.
-
-    Raises BackendError if they do not fit.
-    """
+    """Start workers that simulate, on any CPUs; `count` None: as many as fit. Raises BackendError if they do not fit."""
     room = int(sum(m["cpus"] // options.worker_cpus for m in machines()))
     count = count or max(room, 1)
     if count > room:
@@ -151,10 +175,9 @@ def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
 
 
 def start_measuring(count: int | None, gpus: int) -> list[Any]:
-    """Start workers that measure; None: one on each machine that is able to.
+    """Start workers that measure, one per machine; `count` None: on every machine that has `gpus` GPUs.
 
-    Each is alone on its machine, and takes `gpus` GPUs, or all CPUs if that is 0. Raises BackendError if there are too few
-    machines.
+    Each takes `gpus` GPUs of its machine, or with 0 all CPUs. Raises BackendError if there are too few machines.
     """
     found = machines()
     able = [m for m in found if m["gpus"] >= gpus and m["cpus"]]
@@ -163,7 +186,7 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
         needs = f"with {gpus} GPUs" if gpus else ""
         raise BackendError(
             f"{count or 1} workers that measure need as many machines {needs}".rstrip()
-            + f"; the Ray cluster has {len(able)} of {len(found)} machines",
+            + f"; {len(able)} of the {len(found)} machines of the Ray cluster will do",
             "ask for fewer workers, or add machines with `ray start --address=HEAD`",
         )
     cpus = min(m["cpus"] for m in able)
@@ -171,7 +194,9 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
     group = placement_group([bundle] * count, strategy="STRICT_SPREAD")
     if not group.wait(_START_S):
         remove_placement_group(group)
-        raise BackendError(f"the Ray cluster has no {count} machines that are free", "`ray status` says what is in use")
+        raise BackendError(
+            f"fewer than {count} machines of the Ray cluster are free", "`ray status` shows what is in use"
+        )
     workers = [
         ray.remote(Worker).options(
             num_cpus=bundle["CPU"], num_gpus=gpus,
@@ -184,7 +209,7 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
 
 
 def end(actors: Sequence[Any]) -> None:
-    """End actors for good; those that are gone already do not matter."""
+    """End actors for good, if they still run."""
     for actor in actors:
         with contextlib.suppress(Exception):  # Ray may be gone itself
             ray.kill(actor, no_restart=True)
@@ -193,6 +218,6 @@ def end(actors: Sequence[Any]) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of a message of Ray's."""
+    """The first line of an exception's message."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

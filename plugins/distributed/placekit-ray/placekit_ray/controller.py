@@ -39,9 +39,9 @@ class Link:
 
     Attributes:
         life: how often this controller was started.
-        version: number of updates behind the parameters that the controller has.
-        parameters: at the start.
-        kept: the state of the controller after its last update, if Ray has restarted it or the run was resumed.
+        version: number of updates in the parameters that the controller has.
+        parameters: initial parameters.
+        kept: the controller's state after its last update, if Ray has restarted it or the run was resumed; else None.
         progress: share of the budget that is used.
     """
 
@@ -53,7 +53,7 @@ class Link:
         self.kept: State | None = begun["kept"]
 
     def reserve(self, count: int) -> int:
-        """How many of `count` evaluations may be made."""
+        """How many of `count` evaluations the budget allows now."""
         granted, self.progress = ray.get(self.server.reserve.remote(self.controller, self.life, count))
         return int(granted)
 
@@ -69,7 +69,7 @@ class Link:
         return {name: np.array(values) for name, values in parameters.items()}
 
     def keep(self, state: State) -> None:
-        """Have the server keep the state of this controller; its calls are carried out in their order."""
+        """Save the state of this controller on the server."""
         self.server.keep.remote(self.controller, self.life, dict(state))
 
 
@@ -80,16 +80,13 @@ class SharedOptimiser(Optimiser):
         self.link, self.policy, self.name = link, policy, name
 
     def steps(self, gradients: Mapping[str, NDArray[Any]], learning_rate: float) -> dict[str, NDArray[Any]]:
-        """Zeros, for nothing is left to add: the policy has the new parameters when this returns."""
+        """Send the gradients and load the new parameters; returns zeros, because nothing is left to add."""
         self.policy.load_state_dict(self.link.push(self.name, gradients, learning_rate))
         return {name: np.zeros_like(values) for name, values in gradients.items()}
 
 
 class SharedEvaluator(Evaluator):
-    """The evaluator of a problem in a controller: the server keeps the budget, workers evaluate.
-
-    `number` is that of the problem among those of the training, `opened` among those of the workers.
-    """
+    """The evaluator of problem `number` in a controller: the server keeps the budget, workers evaluate."""
 
     objective: str | None
 
@@ -98,12 +95,11 @@ class SharedEvaluator(Evaluator):
         link: Link,
         fleet: Fleet,
         number: int,
-        opened: int,
         problem: Problem,
         failing_signal_s: float,
         objective: str | None,
     ) -> None:
-        self.link, self.fleet, self.number, self.opened, self.problem = link, fleet, number, opened, problem
+        self.link, self.fleet, self.number, self.problem = link, fleet, number, problem
         self.failing_signal_s, self.objective = failing_signal_s, objective
         self.session: Session = _NoSession()
         self.ledger, self.evaluations = Ledger(), 0
@@ -124,7 +120,7 @@ class SharedEvaluator(Evaluator):
         granted = self.link.reserve(len(placements))
         if granted:
             part = placements[:granted]
-            m = self.fleet.evaluate(self.opened, part)
+            m = self.fleet.evaluate(self.number, part)
             self.link.record(self.number, part, m)
             self._see(part, m)
         if granted < len(placements):
@@ -150,7 +146,7 @@ class SharedEvaluator(Evaluator):
         raise ValueError("the server records the evaluations of a controller")
 
     def log(self, **values: float) -> None:
-        """Nothing: the updates of one controller are not those of the run."""
+        """Do nothing: the history of the run has no columns of single controllers."""
 
     def prefer(self, placement: Placement, within: float) -> bool:
         return False
@@ -169,26 +165,26 @@ class _NoSession(Session):
 class Controller:
     """Trains a copy of the policy, with the parameters of the server.
 
-    `about` is plain data: `policy` and `trainer` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`),
-    `failing_signal_s` of each, their `numbers` in the workers, `objective`, the `seeds` of the controllers, and of the workers
-    `opened` (references to all that they open), `devices` (of each of these), `timeout_s` and `queue_s`.
+    `about` is plain data: `policy` and `trainer` (`{"name": ..., OPTION: ...}`), `problems` (see `wire.packed`) with the
+    `failing_signal_s` of each, `objective`, the `seeds` of the controllers, and for the workers `opened` (references to what
+    `Worker.open` needs for each problem) and `timeout_s`.
     """
 
     problems: Sequence[Problem] = ()
 
     def prepare(self, about: Mapping[str, Any], workers: Sequence[Any]) -> dict[str, Any]:
-        """Build the policy and wait for the workers, before the budget's clock starts. Returns what was raised, if anything."""
+        """Build the policy and wait for the workers, before the budget's clock starts. Returns the exception, if any."""
         try:
             self.problems = [unpacked(data) for data in about["problems"]]
             self.policy: LearnablePolicy = _built("policy", about["policy"])
-            self.fleet = Fleet(workers, about["opened"], about["devices"], about["timeout_s"], about["queue_s"])
+            self.fleet = Fleet(workers, about["opened"], [p.cluster.size for p in self.problems], about["timeout_s"])
             self.fleet.wait()
         except Exception as e:
             return raised(e)
         return {}
 
     def run(self, index: int, about: Mapping[str, Any], server: Any, workers: Sequence[Any]) -> dict[str, Any]:
-        """Train until the budget ends. Returns what was raised, if anything. Ray calls it again in the process of a restart."""
+        """Train until the budget ends. Returns the exception, if any. After a restart, Ray calls it again."""
         if not self.problems and (error := self.prepare(about, workers)):
             return error
         try:
@@ -206,8 +202,8 @@ class Controller:
         self.policy.build(self.problems, rng)
         self.policy.load_state_dict({name: np.array(values) for name, values in link.parameters.items()})
         tasks = [
-            Task(p, SharedEvaluator(link, self.fleet, i, opened, p, about["failing_signal_s"][i], about["objective"]))
-            for i, (opened, p) in enumerate(zip(about["numbers"], self.problems, strict=True))
+            Task(p, SharedEvaluator(link, self.fleet, i, p, about["failing_signal_s"][i], about["objective"]))
+            for i, p in enumerate(self.problems)
         ]
         trainer: PolicyGradient = _built("trainer", about["trainer"])
         trainer.shared = lambda name: SharedOptimiser(link, self.policy, name)

@@ -1,4 +1,4 @@
-"""Workers that evaluate a batch of placements together, and what happens when some of them die or hang."""
+"""Divides batches of placements among workers, and replaces workers that die or hang."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from placekit_ray.worker import failed
 LOST = (
     RayActorError, WorkerCrashedError, ObjectLostError, NodeDiedError, OutOfMemoryError, LocalRayletDiedError,
 )  # fmt: skip
-"""Failures of Ray itself: a process or a machine is gone. An exception of a plugin is never among them."""
+"""Failures of Ray itself: a process or a machine is gone. Exceptions of plugins are not among them."""
 PIECE_S = 0.25
-"""How long one call to a worker should take: short enough that all of them end together, long beside the call itself."""
+"""How long one call to a worker should take: short, so that all workers end together, but long beside the call itself."""
 DEATHS = 3
-"""A placement whose evaluation ended so many processes counts as failed; so does a worker that died so often while it opened."""
+"""A placement counts as failed once so many processes died while evaluating it; so does a worker that died while opening."""
 LOST_S, START_S = 120.0, 1200.0
-"""Seconds without any worker after which evaluating is an error; at first, when programs may have to be built, longer."""
+"""Seconds without any worker after which evaluating is an error; `START_S` for the first ones, which may build programs."""
 _PAUSE_S = 0.5  # between two calls to a worker that is being restarted
-_LOOK_S = 0.2  # how long to wait for answers before looking for workers that hang
+_POLL_S = 0.2  # how long to wait for answers before looking for workers that hang
 
 
 @dataclass
 class _Piece:
-    """Consecutive placements of a batch, and how many processes have died over them."""
+    """Consecutive placements of a batch, and how many processes have died while evaluating them."""
 
     begin: int
     end: int
@@ -54,16 +54,20 @@ class _Piece:
 
 @dataclass
 class _Batch:
-    """A batch that is being evaluated: pieces that wait for a worker, pieces in work, and the answers by their beginning."""
+    """A batch that is being evaluated.
+
+    Attributes:
+        waiting: pieces that no worker has begun.
+        busy: by reference to the answer, the worker, its piece, and when it began.
+        answers: measurements by the first row of their piece.
+    """
 
     waiting: deque[_Piece]
-    busy: dict[Any, tuple[Any, _Piece, float]] = field(
-        default_factory=dict
-    )  # by reference: worker, piece, when it began
+    busy: dict[Any, tuple[Any, _Piece, float]] = field(default_factory=dict)
     answers: dict[int, Measurements] = field(default_factory=dict)
 
     def repeat(self, piece: _Piece, devices: int) -> None:
-        """Evaluate a piece again, one placement at a time, because its process died."""
+        """Evaluate a piece again, one placement at a time, after its process died."""
         deaths = piece.deaths + 1
         if len(piece) == 1 and deaths >= DEATHS:
             self.answers[piece.begin] = _failed_one(devices, f"{DEATHS} processes that evaluated it died")
@@ -79,7 +83,6 @@ class Fleet:
         problems: references to what `Worker.open` needs.
         devices: number of devices of each problem.
         timeout_s: seconds after which a placement counts as failed; None: no limit.
-        queue_s: seconds that a call may have to wait for the calls of another fleet with the same workers.
     """
 
     def __init__(
@@ -88,10 +91,9 @@ class Fleet:
         problems: Sequence[Any] = (),
         devices: Sequence[int] = (),
         timeout_s: float | None = None,
-        queue_s: float = 0.0,
     ) -> None:
         self.workers, self.problems, self.devices = workers, list(problems), list(devices)
-        self.timeout_s, self.queue_s = timeout_s, queue_s
+        self.timeout_s = timeout_s
         self._idle: list[Any] = []
         self._opening: dict[Any, tuple[Any, float]] = {}  # by worker: its answer, and when to look at it
         self._deaths: dict[Any, int] = {}  # by worker, while it opens the problems
@@ -102,7 +104,7 @@ class Fleet:
                 self._open(worker)
 
     def add(self, problem: Any, devices: int) -> None:
-        """Have all workers open one more problem, for so many devices, and wait until they have."""
+        """Have all workers open one more problem, and wait until they have."""
         self.problems.append(problem)
         self.devices.append(devices)
         self._idle.clear()
@@ -111,12 +113,12 @@ class Fleet:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until all workers are ready, or for `LOST_S` if some are. Raises BackendError if none is."""
+        """Wait until all workers are ready; after `LOST_S`, one is enough. Raises BackendError if there is none."""
         began = time.monotonic()
         while self._opening and not (self._idle and time.monotonic() - began > LOST_S):
             self._look(block=not self._idle)
             if self._opening:
-                ray.wait([reference for reference, _ in self._opening.values()], timeout=_LOOK_S)
+                ray.wait([reference for reference, _ in self._opening.values()], timeout=_POLL_S)
 
     def evaluate(self, number: int, placements: Placements) -> Measurements:
         """The measurements of placements of problem `number`, in their order.
@@ -139,15 +141,13 @@ class Fleet:
         return Measurements.join([batch.answers[begin] for begin in sorted(batch.answers)])
 
     def schedule(self, number: int, placement: Placements) -> Schedule:
-        """The schedule of one placement of problem `number`, by any worker. Raises BackendError if none can make it."""
-        limit_s = None if self.timeout_s is None else self.timeout_s + self.queue_s
+        """The schedule of one placement of problem `number`, from any worker. Raises BackendError if all attempts fail."""
         for _ in range(DEATHS):
             self._look(block=True)
             worker = self._idle.pop()
             try:
-                answer = ray.get(
-                    worker.schedule.remote(self.problems, number, placements_as(placement)), timeout=limit_s
-                )
+                call = worker.schedule.remote(self.problems, number, placements_as(placement))
+                answer = ray.get(call, timeout=self.timeout_s)
             except (*LOST, GetTimeoutError) as e:
                 self._replace(worker, hung=isinstance(e, GetTimeoutError))
                 continue
@@ -159,7 +159,7 @@ class Fleet:
         raise BackendError(f"{DEATHS} processes died while they made a schedule, one after the other")
 
     def _pieces(self, size: int) -> list[_Piece]:
-        """The batch in equal pieces of about `PIECE_S`; their number is a multiple of the workers', where it is long enough."""
+        """Equal pieces of about `PIECE_S`; if the batch is long enough, a multiple of the number of workers."""
         workers = max(len(self.workers), 1)
         most = 1 if math.isnan(self._each_s) else max(1, round(PIECE_S / max(self._each_s, 1e-9)))
         count = min(size, workers * math.ceil(size / (workers * most)))
@@ -168,7 +168,7 @@ class Fleet:
 
     def _take(self, batch: _Batch, devices: int) -> None:
         """Take the next answers of a batch."""
-        done, _ = ray.wait(list(batch.busy), timeout=_LOOK_S) if batch.busy else ([], [])
+        done, _ = ray.wait(list(batch.busy), timeout=_POLL_S) if batch.busy else ([], [])
         for reference in done:
             worker, piece, began = batch.busy.pop(reference)
             try:
@@ -187,12 +187,12 @@ class Fleet:
             self._each_s = each_s if math.isnan(self._each_s) else 0.5 * (self._each_s + each_s)
 
     def _end_hung(self, batch: _Batch, devices: int) -> None:
-        """End the workers that have not answered in time; Ray starts new ones in their place."""
+        """End workers that have not answered in time; Ray starts new ones in their place."""
         if self.timeout_s is None:
             return
         now = time.monotonic()
         for reference, (worker, piece, began) in list(batch.busy.items()):
-            if now - began < self.timeout_s * len(piece) + self.queue_s:
+            if now - began < self.timeout_s * len(piece):
                 continue
             del batch.busy[reference]
             self._replace(worker, hung=True)
@@ -202,19 +202,22 @@ class Fleet:
                 batch.repeat(piece, devices)
 
     def _replace(self, worker: Any, hung: bool = False) -> None:
-        """Have the process that Ray starts in place of a lost or hanging one open the problems."""
+        """Open the problems in the process that Ray starts in place of a dead or hanging worker."""
         if hung:
             ray.kill(worker, no_restart=False)
         self._open(worker, _PAUSE_S)
 
     def _open(self, worker: Any, pause_s: float = 0.0) -> None:
-        """Ask a worker to open the problems, and look for its answer after `pause_s`."""
+        """Ask a worker to open the problems, and check for its answer after `pause_s`."""
         self._opening[worker] = worker.open.remote(self.problems), time.monotonic() + pause_s
 
     def _look(self, block: bool) -> None:
-        """Find the workers that have become ready; with `block`, wait until one is idle. Raises BackendError if none is left."""
+        """Collect workers that have become ready; with `block`, wait until one is idle.
+
+        Raises BackendError if no worker is left.
+        """
         began, why = time.monotonic(), "no machine has room for them"
-        patience_s = START_S if self.queue_s or not self._begun else LOST_S  # a shared worker may be busy, not lost
+        patience_s = LOST_S if self._begun else START_S
         while True:
             for worker, (reference, at) in list(self._opening.items()):
                 if at > time.monotonic() or not ray.wait([reference], timeout=0)[0]:
@@ -239,9 +242,9 @@ class Fleet:
             if not self._opening or waited_s > patience_s:
                 raise BackendError(
                     f"no worker of the Ray cluster is {'left' if self._begun else 'ready'} after {waited_s:.0f} s: {why}",
-                    "`ray status` says what the cluster has, and what is in use",
+                    "`ray status` shows what the cluster has, and what is in use",
                 )
-            ray.wait([reference for reference, _ in self._opening.values()], timeout=_LOOK_S)
+            ray.wait([reference for reference, _ in self._opening.values()], timeout=_POLL_S)
 
 
 def _failed_one(devices: int, why: str) -> Measurements:

@@ -10,23 +10,21 @@ from placekit_core import Options
 
 
 class ClusterOptions(Options):
-    """How to reach a Ray cluster, and what one of its workers may take."""
+    """How to reach a Ray cluster, and how its workers evaluate."""
 
     address: str | None = Field(
         None,
-        description="a running Ray cluster, HOST:PORT or auto; null: that of RAY_ADDRESS, else one of this computer alone",
+        description="a running Ray cluster, HOST:PORT or auto; null: RAY_ADDRESS, else a new one on this computer",
     )
     timeout_s: float | None = Field(
-        None, gt=0, description="an evaluation without an answer for so long counts as failed, seconds; null: no limit"
+        None, gt=0, description="seconds after which an evaluation without an answer counts as failed; null: no limit"
     )
     least_s: float = Field(
         0.0,
         ge=0,
-        description="an evaluation takes at least so long, seconds: a simulator that stands for a real machine",
+        description="least duration of an evaluation, seconds: lets a simulator stand for a real machine",
     )
-    worker_cpus: float = Field(
-        1.0, gt=0, description="CPUs that Ray keeps free for a worker; one that measures has its machine to itself"
-    )
+    worker_cpus: float = Field(1.0, gt=0, description="CPUs that Ray reserves for each worker that simulates")
 
 
 class RayOptions(ClusterOptions):
@@ -39,7 +37,7 @@ class RayOptions(ClusterOptions):
     workers: int | None = Field(
         None,
         ge=1,
-        description="processes that evaluate; null: one for each CPU of the cluster, or each machine if they measure",
+        description="number of worker processes; null: one per CPU of the cluster, or one per machine if they measure",
     )
 
 
@@ -48,10 +46,10 @@ class AsynchronousOptions(ClusterOptions):
 
     inner: dict[str, Any] | None = Field(
         None,
-        description="the trainer whose updates are made, its name or {name: ..., OPTION: ...}; null: the policy's own",
+        description="the trainer whose updates to make, its name or {name: ..., OPTION: ...}; null: the policy's own",
     )
-    controllers: int = Field(4, ge=1, description="processes that draw placements and compute gradients")
-    workers: int = Field(4, ge=1, description="processes that evaluate placements, for each controller")
+    controllers: int = Field(4, ge=1, description="number of processes that draw placements and compute gradients")
+    workers: int = Field(4, ge=1, description="number of worker processes of each controller")
 
     @field_validator("inner", mode="before")
     @classmethod

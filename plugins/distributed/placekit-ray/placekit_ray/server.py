@@ -16,12 +16,12 @@ Arrays = Mapping[str, Any]
 def first_state(
     parameters: Arrays, optimiser: str, controllers: int, limit: int | None, progress: float
 ) -> dict[str, Any]:
-    """The state before the first update.
+    """The state of a server before the first update.
 
     Args:
-        parameters: of the policy.
+        parameters: the policy's parameters.
         optimiser: a name in OPTIMISERS.
-        controllers: how many there are.
+        controllers: number of controllers.
         limit: evaluations that may be made; None: no limit.
         progress: share of the budget that was used before.
     """
@@ -32,22 +32,22 @@ def first_state(
 
 
 class ParameterServer:
-    """Holds what controllers share: the parameters, the optimisers and the budget. Ray calls its methods one at a time.
+    """Shares the parameters, the optimisers and the budget among controllers. Ray calls its methods one at a time.
 
-    Ray restarts a controller that dies. The new process begins a new life with `join`; what the old process sent before it died
-    may arrive after that, and changes nothing. If the server itself dies, the run ends, and can be resumed from its checkpoint.
+    Ray restarts a controller that dies. The new process calls `join`, which begins a new life; calls of earlier lives that
+    arrive later change nothing. If the server itself dies, the run ends, and can be resumed from its checkpoint.
 
     Args:
-        state: of `first_state` or `snapshot`.
+        state: from `first_state` or `snapshot`.
 
     Attributes:
         version: number of updates so far.
-        parameters: after these updates.
+        parameters: the parameters after these updates.
         recorded: evaluations that the driver has not collected yet.
         lives: how often each controller was started.
         granted: evaluations that each controller may make now.
-        kept: the state of each controller after its last update, from which a new life goes on.
-        staleness: for each staleness, how many gradients had it: updates that others made since their parameters were read.
+        kept: the state of each controller after its last update, from which its next life continues.
+        staleness: by number of updates that others made since a gradient's parameters were read, the number of gradients.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class ParameterServer:
         }  # fmt: skip
 
     def join(self, controller: int) -> dict[str, Any]:
-        """Begin a new life of a controller: what it needs to begin, or to go on after a restart."""
+        """Begin a new life of a controller. Returns the data with which it begins, or continues after a restart."""
         self.lives[controller] += 1
         self.granted[controller] = 0
         return {
@@ -115,7 +115,7 @@ class ParameterServer:
         return self.version, self.parameters
 
     def keep(self, controller: int, life: int, state: Mapping[str, Any]) -> None:
-        """Keep the state of a controller, from which its next life goes on."""
+        """Save the state of a controller, from which its next life continues."""
         if life == self.lives[controller]:
             self.kept[controller] = dict(state)
 
@@ -124,7 +124,7 @@ class ParameterServer:
         self.seconds_progress = max(self.seconds_progress, progress)
 
     def collect(self) -> tuple[list[Any], int]:
-        """The evaluations since the last call, which the server forgets; and the version."""
+        """Hand over the evaluations since the last call, and the version."""
         found, self.recorded = self.recorded, []
         return found, self.version
 

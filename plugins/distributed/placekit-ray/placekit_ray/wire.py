@@ -1,4 +1,4 @@
-"""What goes over the wire: problems, placements and measurements as plain arrays, strings and numbers."""
+"""Turns problems, placements and measurements into plain arrays, strings and numbers for other processes, and back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def packed(problem: Problem) -> dict[str, Any]:
 
 
 def unpacked(data: Plain) -> Problem:
-    """The problem that `packed` packed. Raises BackendError if it is not the same here, because the code differs."""
+    """The problem from the data of `packed`. Raises BackendError if other code makes it another problem here."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.graph.npz"
         path.write_bytes(data["graph"])
@@ -51,7 +51,7 @@ def unpacked(data: Plain) -> Problem:
     problem = Problem(graph, grouping, Cluster.parse(data["cluster"]), costs)
     if problem.fingerprint != data["fingerprint"]:
         raise BackendError(
-            f"{problem.graph.name!r} is another problem on this machine than where it was made",
+            f"{problem.graph.name!r} is a different problem on this machine",
             "install the same version of placekit on all machines",
         )
     return problem
@@ -63,7 +63,7 @@ def placements_as(placements: Placements) -> dict[str, Any]:
 
 
 def placements_from(data: Plain) -> Placements:
-    """The placements of `placements_as`, in arrays of their own: Ray's are read-only."""
+    """The placements from the data of `placements_as`, with writable copies of Ray's read-only arrays."""
     priority = data["priority"]
     return Placements(np.array(data["device"]), None if priority is None else np.array(priority))
 
@@ -76,7 +76,7 @@ def measurements_as(m: Measurements) -> dict[str, Any]:
 
 
 def measurements_from(data: Plain) -> Measurements:
-    """The measurements of `measurements_as`, in arrays of their own."""
+    """The measurements from the data of `measurements_as`, with writable copies of the arrays."""
     spread = data["spread_s"]
     return Measurements(
         np.array(data["value_s"]),

@@ -1,4 +1,4 @@
-"""The process that evaluates placements: a Ray actor."""
+"""The Ray actor that evaluates placements."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from placekit_ray.wire import measurements_as, placements_from, unpacked
 class Worker:
     """Evaluates placements of some problems on one backend.
 
-    Every call brings references to the problems, so that an actor that Ray has restarted, which is a new process, can open them.
+    Every call brings references to all problems, so that the new process of a restarted actor can open them.
     """
 
     def __init__(self) -> None:
         self.opened: list[tuple[Problem, Session, float]] = []
 
     def open(self, problems: Sequence[Any]) -> dict[str, Any]:
-        """Build programs, open sessions and compile, for all problems that are not open. Returns what was raised, if anything.
+        """Build programs, open sessions and compile, for all problems that are not open. Returns the exception, if any.
 
         Each reference is to plain data: the `backend` (`{"name": ..., OPTION: ...}`), the `problem` (see `wire.packed`), the
         `recipe` of its executable, or None, and `least_s`.
@@ -45,7 +45,7 @@ class Worker:
         return {}
 
     def evaluate(self, problems: Sequence[Any], number: int, placements: Mapping[str, Any]) -> dict[str, Any]:
-        """The measurements of placements of problem `number`, or what was raised."""
+        """The measurements of placements of problem `number`, or an exception as of `raised`."""
         if error := self.open(problems):
             return error
         try:
@@ -60,7 +60,7 @@ class Worker:
     def schedule(
         self, problems: Sequence[Any], number: int, placements: Mapping[str, Any]
     ) -> dict[str, Any] | Schedule:
-        """The schedule of one placement of problem `number`, or what was raised."""
+        """The schedule of one placement of problem `number`, or an exception as of `raised`."""
         if error := self.open(problems):
             return error
         try:
@@ -71,27 +71,27 @@ class Worker:
 
 
 def _executable(problem: Problem, recipe: Mapping[str, Any]) -> Executable | None:
-    """The executable of a program, which its importer builds here. Raises BackendError if it is another program."""
+    """Build the executable of a program with its importer. Raises BackendError if that makes another program here."""
     programs = installed().build("importer", recipe["importer"], recipe["options"]).load()
     for program in programs:
         if program.graph.fingerprint == problem.graph.fingerprint:
             found: Executable | None = program.executable
             return found
     raise BackendError(
-        f"importer {recipe['importer']!r} makes another program {problem.graph.name!r} on this machine",
-        "all machines need the same code, files and versions",
+        f"importer {recipe['importer']!r} makes a different {problem.graph.name!r} on this machine",
+        "use the same code, files and versions on all machines",
     )
 
 
 def raised(error: Exception) -> dict[str, Any]:
-    """An exception as plain data, so that it is reported as the plugin's and not as a failure of Ray."""
+    """An exception as plain data, so that the run reports it as the plugin's and not as a failure of Ray."""
     message = error.message if isinstance(error, PlacekitError) else f"{type(error).__name__}: {error}"
     hint = error.hint if isinstance(error, PlacekitError) else "".join(traceback.format_tb(error.__traceback__)[-1:])
     return {"raised": message, "hint": " ".join(hint.split()), "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def failed(answer: Any) -> BackendError | None:
-    """The error in the answer of a process, if it is one."""
+    """The error in an answer of `raised`; None for other answers."""
     if not isinstance(answer, Mapping) or "raised" not in answer:
         return None
     where = f"process {answer['pid']} on {answer['host']}"

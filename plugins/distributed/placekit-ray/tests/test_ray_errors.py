@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from placekit_testing import fakes
-from pydantic import ValidationError
 
 pytest.importorskip("ray")
 
@@ -20,7 +19,7 @@ from placekit_ray import cluster
 from placekit_ray.asynchronous import Asynchronous
 from placekit_ray.backend import RayBackend, RaySession, recipe_of
 from placekit_ray.cluster import check_versions, connect, distributions_of, start_measuring, start_workers
-from placekit_ray.options import AsynchronousOptions, ClusterOptions, RayOptions
+from placekit_ray.options import AsynchronousOptions, ClusterOptions
 
 from placekit_core import BackendError, ConfigError, PlacekitError, PluginError, Task, place
 
@@ -41,17 +40,6 @@ def test_the_inner_trainer_may_be_a_name() -> None:
     assert AsynchronousOptions().inner is None
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"controllers": 0}, {"workers": 0}, {"timeout_s": 0}, {"least_s": -1}, {"worker_cpus": 0}, {"colour": 1}]
-)
-def test_options_are_checked(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        AsynchronousOptions(**wrong)
-    if "controllers" not in wrong:
-        with pytest.raises(ValidationError):
-            RayOptions(**wrong)
-
-
 def closed_port() -> int:
     """The number of a port where nobody listens."""
     with socket.socket() as s:
@@ -67,14 +55,23 @@ def test_an_address_where_nobody_listens() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{closed_port()}")
-    with pytest.raises(BackendError, match="no Ray cluster answers"):
-        connect(ClusterOptions())
+def test_a_connection_to_another_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one connection: the option `address` must not be ignored because there is one already."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"))
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    for address in (None, "auto", "10.0.0.1:6379", "127.0.0.1:6379", "localhost:6379"):
+        connect(ClusterOptions(address=address))
+    for address in ("10.0.0.2:6379", "10.0.0.1:6380", "no-such-host.invalid:6379"):
+        with pytest.raises(BackendError, match=rf"at 10\.0\.0\.1:6379, not to the one at {address}") as caught:
+            connect(ClusterOptions(address=address))
+        assert "ray.shutdown()" in caught.value.hint
+    with pytest.raises(BackendError, match="not the address of a Ray cluster"):
+        connect(ClusterOptions(address="head"))
 
 
 @pytest.mark.usefixtures("harmful")
-def test_a_run_says_that_nobody_answers() -> None:
+def test_a_run_reports_that_nobody_answers() -> None:
     problem, address = fakes.diamond(), f"127.0.0.1:{closed_port()}"
     for options in (
         {"parallel": {"name": "ray", "address": address}},
@@ -86,21 +83,12 @@ def test_a_run_says_that_nobody_answers() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "head", "head:port", ":6379"])
 def test_an_address_without_a_port(address: str) -> None:
-    with pytest.raises(BackendError, match=f"'{address}' is no address of a Ray cluster") as caught:
+    with pytest.raises(BackendError, match=f"'{address}' is not the address of a Ray cluster") as caught:
         connect(ClusterOptions(address=address))
     assert "HOST:PORT" in caught.value.hint
 
 
-def test_the_cluster_of_the_environment_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`placekit doctor` warns of it."""
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(BackendError, match="no Ray cluster answers"):
-        cluster.description()
-    monkeypatch.delenv("RAY_ADDRESS")
-    assert cluster.description() == ""
-
-
-def test_what_ray_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any, **more: Any) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 1.0")
 
@@ -151,11 +139,15 @@ def test_too_few_machines(monkeypatch: pytest.MonkeyPatch) -> None:
         start_workers(9, ClusterOptions())
     with pytest.raises(BackendError, match=r"5 workers of 1\.5 CPUs .* room for 4"):
         start_workers(5, ClusterOptions(worker_cpus=1.5))
-    with pytest.raises(BackendError, match="3 workers that measure need as many machines; the Ray cluster has 2 of 2"):
+    with pytest.raises(BackendError, match="3 workers that measure need as many machines; 2 of the 2 machines"):
         start_measuring(3, gpus=0)
-    with pytest.raises(BackendError, match=r"2 workers that measure need as many machines with 1 GPUs; .* has 1 of 2"):
+    with pytest.raises(
+        BackendError, match=r"2 workers that measure need as many machines with 1 GPUs; 1 of the 2 machines"
+    ):
         start_measuring(2, gpus=1)
-    with pytest.raises(BackendError, match=r"1 workers that measure need as many machines with 4 GPUs; .* has 0 of 2"):
+    with pytest.raises(
+        BackendError, match=r"1 workers that measure need as many machines with 4 GPUs; 0 of the 2 machines"
+    ):
         start_measuring(None, gpus=4)
 
 
@@ -166,19 +158,6 @@ def test_the_backend_evaluates_on_another_one() -> None:
         RayBackend(inner={"name": "simulater"})
     with pytest.raises(ConfigError, match=r"backend\.inner\.colour"):
         RayBackend(inner={"name": "simulator", "colour": 1})
-
-
-def test_it_is_as_the_inner_one() -> None:
-    for name in ("simulator", "max_load"):
-        found = RayBackend(inner={"name": name})
-        inner = found.inner
-        assert inner.name == name
-        for key in ("simulated", "deterministic", "objective", "offloads"):
-            assert getattr(found, key) == getattr(inner, key)
-        assert found.hardware() == inner.hardware()
-        assert found.others() == inner.others()
-        devices, own = found.devices(), inner.devices()
-        assert devices is own is None or devices == own
 
 
 @pytest.mark.usefixtures("harmful")
@@ -206,16 +185,16 @@ def task(harmful: None) -> Task:
     return replace(fakes.fake_task(fakes.diamond()), backend=HARMFUL)
 
 
-def told(task: Task, policy: Any = None, **options: Any) -> dict[str, Any]:
-    """What controllers get; an error if the trainer refuses the task."""
+def about_run(task: Task, policy: Any = None, **options: Any) -> dict[str, Any]:
+    """The data for controllers. Raises ConfigError if the trainer refuses the task."""
     trainer, policy = Asynchronous(**options), policy or fakes.FakeLearnable()
-    measuring = trainer._measuring([task])
-    return trainer._about(policy, trainer._inner(policy, [task]), [task], [1, 2], measuring)
+    trainer._refuse_backend(task)
+    return trainer._about(policy, trainer._inner(policy, [task]), [task], [1, 2])
 
 
-def test_what_controllers_get(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_for_controllers(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "put", lambda value: value)
-    about = told(task, inner={"name": "ppo", "samples": 3}, least_s=2.5, timeout_s=9.0)
+    about = about_run(task, inner={"name": "ppo", "samples": 3}, least_s=2.5, timeout_s=9.0)
     assert about["policy"]["name"] == "fake_learnable"
     assert (about["trainer"]["name"], about["trainer"]["samples"]) == ("ppo", 3)
     assert about["timeout_s"] == 9
@@ -223,7 +202,7 @@ def test_what_controllers_get(task: Task, monkeypatch: pytest.MonkeyPatch) -> No
     [opened] = about["opened"]
     assert (opened["backend"]["name"], opened["recipe"], opened["least_s"]) == ("harmful", None, 2.5)
     assert opened["problem"]["fingerprint"] == about["problems"][0]["fingerprint"] == task.problem.fingerprint
-    assert told(task)["trainer"]["name"] == "reinforce", "the policy's own trainer"
+    assert about_run(task)["trainer"]["name"] == "reinforce", "the policy's own trainer"
 
 
 def test_a_policy_that_other_processes_cannot_build(task: Task) -> None:
@@ -235,61 +214,33 @@ def test_a_policy_that_other_processes_cannot_build(task: Task) -> None:
 
     for policy in (Own(), Unknown()):
         with pytest.raises(ConfigError, match=f"other processes cannot build policy '{policy.name}'"):
-            told(task, policy)
+            about_run(task, policy)
 
 
 def test_a_backend_that_other_processes_cannot_build(task: Task) -> None:
     with pytest.raises(ConfigError, match="other processes cannot build the backend"):
-        told(replace(task, backend={}))
+        about_run(replace(task, backend={}))
 
 
-class InWorkers(RaySession):
-    """A session of two workers, which are no processes."""
-
-    def __init__(self, number: int, timeout_s: float | None = None) -> None:
-        fleet = SimpleNamespace(workers=["one", "other"], problems="abc", devices=[3, 2, 4], timeout_s=timeout_s)
-        backend = RayBackend(inner=HARMFUL, timeout_s=timeout_s)
-        self.number = number
-        self.workers: Any = SimpleNamespace(fleet=fleet, backend=backend)
-
-
-def measuring(task: Task, monkeypatch: pytest.MonkeyPatch, session: Any = None) -> Task:
-    """A task on a backend that measures, in this process or in a session of workers."""
+def test_backends_that_controllers_cannot_use_are_refused(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     import placekit_harmful
 
+    task.evaluate.session = object.__new__(RaySession)
+    with pytest.raises(ConfigError, match="starts its own workers"):
+        about_run(replace(task, backend={"name": "ray", "inner": HARMFUL}))
+    monkeypatch.setattr(placekit_harmful.Harmful, "parallel", False)
+    with pytest.raises(ConfigError, match="in several processes"):
+        about_run(replace(task, evaluate=fakes.fake_task(fakes.diamond()).evaluate))
     monkeypatch.setattr(placekit_harmful.Harmful, "simulated", False)
-    if session is not None:
-        task.evaluate.session = session
-    return replace(task, backend={"name": "ray", "inner": HARMFUL} if session is not None else HARMFUL)
-
-
-def test_who_measures_needs_machines(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="on backend 'harmful' in the workers of parallel=ray") as caught:
-        told(measuring(task, monkeypatch), controllers=2, workers=3)
-    assert "6 machines: one for each of 2 x 3 workers" in caught.value.hint
-
-
-def test_the_workers_that_measure_are_those_of_the_run(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measuring(task, monkeypatch, InWorkers(2, timeout_s=7.0))
-    about = told(measured, controllers=2, workers=1)
-    assert (about["opened"], about["numbers"], about["devices"], about["timeout_s"]) == ("abc", [2], [3, 2, 4], 7.0)
-    assert about["queue_s"] == 7.5, "a call may wait for the longest one of the run itself"
-    with pytest.raises(
-        ConfigError, match="2 controllers of 2 workers need 4 machines that measure; parallel=ray has 2"
-    ):
-        told(measured, controllers=2, workers=2)
-
-
-def test_workers_that_simulate_are_its_own(task: Task) -> None:
-    task.evaluate.session = InWorkers(0)
-    with pytest.raises(ConfigError, match="has workers of its own"):
-        told(replace(task, backend={"name": "ray", "inner": HARMFUL}))
+    with pytest.raises(ConfigError, match="backend 'harmful' measures") as caught:
+        about_run(task)
+    assert "parallel=ray" in caught.value.hint
 
 
 def test_a_proxy_is_refused(task: Task) -> None:
     proxied = replace(task, open_proxy=lambda: fakes.fake_task(fakes.diamond()).evaluate, proxy_evaluations=5)
     with pytest.raises(ConfigError, match="does not train on a proxy first"):
-        told(proxied)
+        about_run(proxied)
 
 
 @pytest.mark.parametrize(
@@ -303,4 +254,4 @@ def test_a_proxy_is_refused(task: Task) -> None:
 )
 def test_an_inner_trainer_that_will_not_do(task: Task, inner: Any, message: str) -> None:
     with pytest.raises(PlacekitError, match=message):
-        told(task, inner=inner)
+        about_run(task, inner=inner)

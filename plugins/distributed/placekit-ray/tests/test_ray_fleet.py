@@ -138,12 +138,6 @@ def test_answers_are_in_order(fake: FakeRay, workers: int, size: int) -> None:
     check(evaluated([FakeWorker(*[slow] * (i % 2)) for i in range(workers)], size)[1], size)
 
 
-def test_an_empty_batch_has_no_measurements(fake: FakeRay) -> None:
-    _, m = evaluated([FakeWorker()], 0)
-    assert len(m) == 0
-    assert m.peak_bytes.shape == (0, PROBLEM.cluster.size)
-
-
 def test_fast_evaluations_are_sent_together(fake: FakeRay) -> None:
     workers = [FakeWorker(), FakeWorker()]
     found, _ = evaluated(workers, 40)
@@ -169,14 +163,6 @@ def test_the_piece_of_a_dead_worker_is_evaluated_again(fake: FakeRay) -> None:
     assert workers[0].asked_to_open == 2, "the process in its place opens the problems, too"
 
 
-def test_a_piece_is_repeated_one_by_one(fake: FakeRay) -> None:
-    worker = FakeWorker()
-    found, _ = evaluated([worker], 4)
-    worker.script, worker.sizes = [dies], []
-    check(found.evaluate(0, batch(20)), 20)
-    assert worker.sizes == [20] + [1] * 20
-
-
 def test_a_placement_that_ends_every_process_counts_as_failed(fake: FakeRay) -> None:
     fatal = batch(5).device[2].tobytes()
 
@@ -195,13 +181,6 @@ def test_a_hanging_evaluation_counts_as_failed(fake: FakeRay) -> None:
     assert m.error[0] == "no answer within 0.05 s"
     assert fake.killed == [worker, worker]
     assert worker.asked_to_open == 3
-
-
-def test_a_shared_worker_that_is_busy_does_not_hang(fake: FakeRay) -> None:
-    """What another fleet has asked it comes first."""
-    _, m = evaluated([FakeWorker(slow, slow)], 2, timeout_s=0.01, queue_s=5.0)
-    assert m.fits.all()
-    assert not fake.killed
 
 
 def test_a_schedule_is_made_by_another_process_if_one_dies_or_hangs(fake: FakeRay) -> None:
@@ -248,12 +227,6 @@ def test_an_exception_of_no_plugin_says_where_it_was_raised() -> None:
     assert "test_ray_fleet.py" in answer["hint"]
 
 
-def test_what_is_raised_while_opening_is_reported(fake: FakeRay) -> None:
-    found = Fleet([FakeWorker(opens=[raised(ValueError("no such device"))])], PROBLEMS, [2])
-    with pytest.raises(BackendError, match="no such device"):
-        found.evaluate(0, batch(2))
-
-
 def test_one_that_is_being_restarted_is_asked_again(fake: FakeRay) -> None:
     worker = FakeWorker(opens=[AWAY] * (DEATHS + 1))
     check(evaluated([worker], 3)[1], 3)
@@ -271,22 +244,3 @@ def test_without_any_worker_left_it_ends(fake: FakeRay) -> None:
 
 def test_it_goes_on_with_the_workers_that_are_left(fake: FakeRay) -> None:
     check(evaluated([FakeWorker(opens=[GONE] * DEATHS), FakeWorker()], 9)[1], 9)
-
-
-def test_one_that_finds_no_room_again_is_not_waited_for_for_ever(
-    fake: FakeRay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet, "LOST_S", 0.3)
-    worker = FakeWorker()
-    found, _ = evaluated([worker], 2)
-    worker.script = [dies]
-    worker.open.remote = lambda problems: Reference(None, NEVER)
-    with pytest.raises(BackendError, match=r"no worker of the Ray cluster is left after .* no machine has room"):
-        found.evaluate(0, batch(2))
-
-
-def test_waiting_for_all_of_them(fake: FakeRay) -> None:
-    workers = [FakeWorker(), FakeWorker(opens=[AWAY]), FakeWorker(opens=[GONE] * DEATHS)]
-    found = Fleet(workers, PROBLEMS, [2])
-    found.wait()
-    assert sorted(map(id, found._idle)) == sorted(map(id, workers[:2]))

@@ -51,6 +51,7 @@ def title(pid: int) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_driver_goes_on(environment: dict[str, str], tmp_path: Path) -> None:
     process = start(environment, tmp_path, *ARGS, "run_dir=run")
     run_dir, end = tmp_path / "run", time.monotonic() + 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import os
 import random
 import re
@@ -24,7 +23,7 @@ pytest.importorskip("ray")
 
 from placekit_ray.backend import RayBackend
 
-from placekit_core import BackendError, Cluster, GraphBuilder, Placements, Problem, Result, place
+from placekit_core import Cluster, GraphBuilder, Placements, Problem, Result, place
 
 
 def three_speeds() -> Problem:
@@ -71,7 +70,7 @@ def placed(run_dir: Path, **options: Any) -> tuple[Result, dict[str, Any]]:
 
 
 def note_of(result: Result) -> str:
-    """What trainer `asynchronous` says about a run."""
+    """The note of trainer `asynchronous` about a run."""
     [note] = [n for n in result.summary.programs[0].notes if n.startswith("trainer asynchronous")]
     return note
 
@@ -94,53 +93,8 @@ def test_one_run_of_each_kind(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.slow
-@pytest.mark.usefixtures("harmful", "local")
-def test_parallel_equals_local_for_a_family_of_programs(tmp_path: Path) -> None:
-    """Each program has its own workers; all of them fit on Ray together."""
-    graphs = [fakes.chain(n).graph for n in (4, 6)]
-    found = []
-    for parallel in (None, {"name": "ray", "workers": 2}):
-        run_dir = tmp_path / str(parallel is None)
-        result = place(
-            graphs, cluster=fakes.gpus(), policy="fake_learnable", backend="harmful", seed=2, baselines=[], budget=40,
-            trainer={"name": "reinforce", "samples": 5}, parallel=parallel, run_dir=run_dir,
-        )  # fmt: skip
-        found.append([(p.value_s, p.evaluations, p.peak_bytes) for p in result.summary.programs])
-    assert found[0] == found[1]
-    result = place(
-        graphs, cluster=fakes.gpus(), policy="fake_learnable", backend="harmful", seed=2, baselines=[], budget=40,
-        trainer=asynchronous(), run_dir=tmp_path / "asynchronous",
-    )  # fmt: skip
-    assert sum(p.evaluations for p in result.summary.programs) == 40
-    assert all(p.evaluations and p.fits for p in result.summary.programs)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("local")
-def test_parallel_equals_local_on_the_simulator(tmp_path: Path) -> None:
-    found = []
-    for parallel in (None, {"name": "ray", "workers": 2}):
-        run_dir = tmp_path / str(parallel is None)
-        result = place(
-            "ffnn",
-            cluster="p100x4",
-            policy="post",
-            seed=1,
-            budget=120,
-            baselines=[],
-            parallel=parallel,
-            run_dir=run_dir,
-        )
-        found.append(outcome(result, run_dir))
-    assert found[0] == found[1]
-    config = json.loads((tmp_path / "False" / "config.json").read_text())
-    assert config["backend"]["name"] == "simulator"
-    assert (config["parallel"]["name"], config["parallel"]["workers"]) == ("ray", 2)
-
-
-@pytest.mark.slow
 class TestRayBackend(BackendContract):
     seeds = range(1)
 
@@ -197,90 +151,22 @@ def test_every_evaluation_is_counted_when_workers_and_controllers_are_killed(
     assert result.value_s == best, "the best placement is never lost"
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("harmful", "local")
-def test_parallel_equals_local_when_workers_are_killed(tmp_path: Path, processes: Callable[[str], list[int]]) -> None:
-    trainer = {"name": "reinforce", "samples": 20}
-    _, local = placed(tmp_path / "local", budget=400, trainer=trainer)
-    with killing(processes, ["Worker"], 3, 1.0) as killed:
-        _, there = placed(
-            tmp_path / "there", budget=400, trainer=trainer, parallel={"name": "ray", "workers": 2, "least_s": 0.03}
-        )
-    assert len(killed) == 3
-    assert there == local
-
-
 PLACEMENTS = Placements.of([[0] * PROBLEM.g, [0] * (PROBLEM.g - 1) + [1], [2] * PROBLEM.g])
-"""The second one is harmful."""
-
-
-def session(**options: Any) -> Any:
-    more = {key: options.pop(key) for key in ("timeout_s",) if key in options}
-    return RayBackend(inner={"name": "harmful", **options}, workers=2, **more).open(PROBLEM)
-
-
-@pytest.fixture
-def expected() -> Any:
-    """The measurements of `PLACEMENTS` on a backend that does no harm."""
-    return fakes.FakeBackend().open(PROBLEM).evaluate(PLACEMENTS)
+"""The second one hangs on backend `harmful` with `hangs`."""
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("harmful", "local")
-def test_a_hanging_evaluation_fails(expected: Any) -> None:
-    with contextlib.closing(session(does="hang", timeout_s=1.0)) as opened:
+def test_a_hanging_evaluation_fails() -> None:
+    expected = fakes.FakeBackend().open(PROBLEM).evaluate(PLACEMENTS)
+    backend = RayBackend(inner={"name": "harmful", "hangs": True}, workers=2, timeout_s=1.0)
+    with contextlib.closing(backend.open(PROBLEM)) as opened:
         m = opened.evaluate(PLACEMENTS)
         assert m.error == (None, "no answer within 1 s", None)
         assert m.fits.tolist() == [True, False, True]
         assert m.value_s[[0, 2]].tolist() == expected.value_s[[0, 2]].tolist()
         again = opened.evaluate(PLACEMENTS[:1])
         assert again.value_s.tolist() == expected.value_s[:1].tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.usefixtures("harmful", "local")
-def test_an_evaluation_that_ends_its_process_fails(expected: Any) -> None:
-    with contextlib.closing(session(does="die")) as opened:
-        m = opened.evaluate(PLACEMENTS)
-        assert m.error == (None, "3 processes that evaluated it died", None)
-        assert m.value_s[[0, 2]].tolist() == expected.value_s[[0, 2]].tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("harmful", "local")
-def test_an_evaluation_whose_process_died_once_is_made_again(tmp_path: Path, expected: Any) -> None:
-    with contextlib.closing(session(does="die", once=str(tmp_path / "done"))) as opened:
-        m = opened.evaluate(PLACEMENTS)
-        assert m.value_s.tolist() == expected.value_s.tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.usefixtures("harmful", "local")
-def test_what_a_plugin_raises_in_a_worker_is_reported_as_the_plugins(tmp_path: Path) -> None:
-    with contextlib.closing(session(does="raise")) as opened:
-        with pytest.raises(BackendError, match=r"FloatingPointError: what the plugin says \(in process \d+") as caught:
-            opened.evaluate(PLACEMENTS)
-        assert "placekit_harmful.py" in caught.value.hint
-    backend = {"name": "harmful", "does": "raise", "to": "all", "driver": os.getpid()}
-    with pytest.raises(BackendError, match="FloatingPointError: what the plugin says"):
-        placed(tmp_path / "run", budget=30, trainer=asynchronous(), backend=backend)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("harmful", "local")
-def test_a_training_goes_on_past_evaluations_that_hang(tmp_path: Path) -> None:
-    backend = {"name": "harmful", "does": "hang", "once": str(tmp_path / "done")}
-    result, _ = placed(tmp_path / "run", budget=40, trainer=asynchronous(timeout_s=1.0), backend=backend)
-    assert result.summary.evaluations == 40
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("harmful", "local")
-def test_too_many_workers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"100 workers of 1 CPUs do not fit on a Ray cluster that has room for \d+"):
-        RayBackend(inner={"name": "harmful"}, workers=100).open(PROBLEM)
 
 
 @pytest.mark.slow

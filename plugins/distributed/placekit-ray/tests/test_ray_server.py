@@ -63,13 +63,6 @@ def test_updates_are_those_of_one_optimiser() -> None:
     assert now["a"].dtype == np.float32
 
 
-def test_staleness_counts_the_updates_that_others_made() -> None:
-    s = started(controllers=3)
-    for controller, based_on in [(0, 0), (1, 0), (2, 0), (0, 1), (2, 3)]:
-        push(s, controller, 1, based_on)
-    assert s.staleness == {0: 1, 1: 2, 2: 2}  # 0, 1, 2 late; then 3 - 1, 4 - 3
-
-
 def test_the_driver_takes_every_evaluation_once() -> None:
     s = started()
     record(s, 0, 1)
@@ -100,15 +93,6 @@ def test_the_budget_is_exact(seed: int) -> None:
     if granted := s.reserve(0, s.lives[0], limit)[0]:
         record(s, 0, granted)
     assert (s.evaluations, s.reserve(1, s.lives[1], 5)) == (limit, (0, 1.0))
-
-
-def test_a_batch_that_is_not_used_up_is_given_back() -> None:
-    s = started()
-    assert [s.reserve(0, 1, count)[0] for count in (4, 50, 6)] == [4, 20, 6]
-    assert s.reserve(1, 1, 50)[0] == 14, "the others get all that it does not hold"
-    record(s, 0, 2)
-    assert s.granted[0] == 0
-    assert s.reserve(0, 1, 50)[0] == 4
 
 
 def test_seconds_end_the_budget_too() -> None:

@@ -1,4 +1,4 @@
-"""Grouper `auto`: layers are placed whole, other operations one by one."""
+"""Grouper `auto`: one group per layer of a network; all other operations are placed one by one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BACKWARD, UPDATE = (PHASES.index(phase) for phase in ("backward", "update"))
 
 
 class AutoGrouper(Grouper):
-    """For networks of repeated layers, each layer is a group; all else, and all of other networks, is placed one by one.
+    """One group per layer, for networks of repeated layers. All other operations are placed one by one.
 
-    In a training step, what lies beside the path through the layers and back (`beside`) is left one by one: a device
-    that waits for another one's layers may compute gradients of weights and updates meanwhile.
+    In a training step, work beside the path through the layers and back (`beside`) is placed one by one: a device that waits
+    for the layers of another device can compute gradients of weights and updates in the meantime.
     """
 
     name = "auto"
@@ -28,7 +28,7 @@ class AutoGrouper(Grouper):
     requested: ClassVar[bool] = False
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
-        """The groups, with a note that says which were chosen and why; `rng` is not used."""
+        """The groups, with a note that explains the choice; `rng` is not used."""
         layers, fine = find_layers(graph), Grouping.colocated(graph)
         if isinstance(layers, str):
             single = f"operations are placed one by one: {layers}. For whole modules use grouper=module"
@@ -50,10 +50,10 @@ class AutoGrouper(Grouper):
 
 
 def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
-    """[n] the work of a training step beside its path through the groups and back.
+    """[n] whether an operation is beside the path of a training step through the groups and back.
 
-    These are the backward kernels that lead to updates of their own group only (gradients of weights); and parameters with their
-    state and updates. What shares a device with other work is not among them. Without backward kernels, nothing is.
+    These are backward kernels that lead only to updates of their own group (gradients of weights), and parameters with their
+    state and updates. Operations that must share a device with other work do not count. Without backward kernels, none do.
     """
     backward, update = (graph.kernel & (graph.phase == phase) for phase in (BACKWARD, UPDATE))
     if not backward.any():
@@ -62,7 +62,7 @@ def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
     u, v = graph.op_edges
     keep = backward[u] & ~update[v]
     u, v = u[keep], v[keep]
-    late = np.argsort(-place[v], kind="stable")  # all readers of an operation come before what it reads
+    late = np.argsort(-place[v], kind="stable")  # an operation comes after all its readers
     leaves = np.zeros(graph.n, np.bool_).tolist()
     elsewhere = (group[u] != group[v])[late].tolist()
     for a, b, out in zip(u[late].tolist(), v[late].tolist(), elsewhere, strict=True):

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
-from placekit_report.device_usage import device_usage
 from placekit_report.trace import write_trace
 from placekit_testing.fakes import diamond_graph, gpus
 
@@ -78,10 +76,3 @@ def test_a_trace_of_micro_batches_has_all_of_them(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {category for _, _, category, *_ in shown} == {"forward", "transfer"}
     assert [arguments for *_, arguments in shown][4:] == [{"bytes": 500}, {"bytes": 500}]
-
-
-def test_use_of_devices_counts_all_micro_batches() -> None:
-    problem = Problem.of(diamond_graph(), gpus())
-    used = device_usage(problem, two_micro_batches(problem))
-    assert used.busy_s == pytest.approx([0.036, 0.004])
-    assert (used.bytes_out.tolist(), used.bytes_in.tolist()) == ([1000, 0], [0, 1000])
