@@ -7,7 +7,7 @@ from placekit_testing.contract import checks_of
 
 
 def main() -> None:
-    """Print all checks; those that a contract inherits are listed once, where they are defined."""
+    """Print all checks, each under the contract that defines it."""
     for name in ("Contract", *(n for n in placekit_testing._HOME if n != "Contract")):
         contract = getattr(placekit_testing, name)
         print(name if name == "Contract" else f"{name}, besides the checks of {contract.__mro__[1].__name__}")

@@ -84,7 +84,7 @@ class ImporterContract(Contract):
         assert found == [programs_digest(programs)], "another program in another process"
 
     def check_files_that_cannot_be_read_are_errors(self, make: Make, tmp_path: Path) -> None:
-        """If it reads files: one that is missing, empty, or of random bytes is a PlacekitError that names the file."""
+        """If it reads files: a missing or empty file, and one of random bytes, is a PlacekitError that names the file."""
         files = _described(make).files
         if not files:
             pytest.skip("this importer reads no files")
@@ -129,7 +129,7 @@ class ImporterContract(Contract):
         for graph, executable in _executables(make):
             for tensor, base in executable.views.items():
                 assert 0 <= tensor < graph.t, f"{graph.name}: view {tensor} is no tensor"
-                assert 0 <= base < graph.t, f"{graph.name}: tensor {tensor} is a view of {base}, which is none"
+                assert 0 <= base < graph.t, f"{graph.name}: tensor {tensor} is a view of {base}, which does not exist"
                 assert base not in executable.views, f"{graph.name}: {tensor} is a view of the view {base}"
             for old, new in executable.updates.items():
                 assert old in _source_tensors(graph), f"{graph.name}: {old} is renewed, and no source has it"

@@ -98,8 +98,8 @@ class LearnablePolicyContract(PolicyContract):
         assert a.keys() == b.keys()
         assert all(np.array_equal(a[name], b[name]) for name in a), "equal generators gave different parameters"
         drawn = self.drawn(first, problem, 3)
-        assert _same(drawn, self.drawn(second, problem, 3)), "equal generators gave different episodes"
-        assert not _same(drawn, self.drawn(first, problem, 4)), "exploring draws nothing from its generator"
+        assert _same_episodes(drawn, self.drawn(second, problem, 3)), "equal generators gave different episodes"
+        assert not _same_episodes(drawn, self.drawn(first, problem, 4)), "exploring draws nothing from its generator"
         one, two = (first.place(fakes.fake_task(problem), np.random.default_rng(seed)) for seed in (1, 2))
         assert one.same_as(two), "without exploration the placement depends on the generator"
 
@@ -140,7 +140,7 @@ class LearnablePolicyContract(PolicyContract):
             value = float((weight * policy.log_prob(problem, r))[active].sum())
             if entropy_weight:  # only new episodes have the new entropy; these make the same decisions
                 again = self.drawn(policy, problem, seed)
-                if not _alike(again, r):
+                if not _same_decisions(again, r):
                     return None
                 value += entropy_weight * float(again.entropy[active].sum())
             return value
@@ -183,7 +183,7 @@ class LearnablePolicyContract(PolicyContract):
             weight = np.where(active, right - right[active].mean(), 0.0)
             gradient = policy.gradients(problem, r, weight)
             if not any(values.any() for values in gradient.values()):
-                break  # all episodes are alike: there is nothing more to learn
+                break  # all episodes are equal: there is nothing more to learn
             policy.apply(self._small(gradient, 100 * self.step))
         assert used[-1] > used[0] + 0.02, f"the share of those devices changed from {used[0]:.3f} to {used[-1]:.3f}"
 
@@ -215,7 +215,7 @@ class LearnablePolicyContract(PolicyContract):
         other.load_state_dict(good)
         for name, values in other.state_dict().items():
             assert np.array_equal(values, good[name]), f"parameter {name!r} is not what was loaded"
-        assert _same(self.drawn(policy, problem), self.drawn(other, problem)), "the episodes differ"
+        assert _same_episodes(self.drawn(policy, problem), self.drawn(other, problem)), "the episodes differ"
 
     @needs(Imitates)
     def check_imitates(self, make: Make) -> None:
@@ -238,7 +238,7 @@ class LearnablePolicyContract(PolicyContract):
         problem = fakes.chain()
         policy = self.learner(make, problem)
         a, b = (policy.teach(problem, EPISODES, np.random.default_rng(3), 1.0) for _ in range(2))
-        assert _same(a, b), "equal generators gave different lessons"
+        assert _same_episodes(a, b), "equal generators gave different lessons"
         rng, losses = np.random.default_rng(0), []
         for step in range(STEPS):
             lesson = policy.teach(problem, EPISODES, np.random.default_rng(step), 1.0)
@@ -313,14 +313,14 @@ def _minus_twice_kl(policy: ReportsKL, problem: Problem, r: Rollouts) -> float:
     return -2 * float(policy.kl(problem, r)[r.group >= 0].sum())
 
 
-def _alike(a: Rollouts, b: Rollouts) -> bool:
+def _same_decisions(a: Rollouts, b: Rollouts) -> bool:
     """Whether the decisions are equal, including those in `extra` (its whole numbers)."""
     whole = [name for name, values in a.extra.items() if values.dtype.kind in "iu"]
     same = np.array_equal(a.group, b.group) and np.array_equal(a.device, b.device)
     return same and all(np.array_equal(a.extra[name], b.extra[name]) for name in whole)
 
 
-def _same(a: Rollouts, b: Rollouts) -> bool:
+def _same_episodes(a: Rollouts, b: Rollouts) -> bool:
     """Whether the decisions and, to the last bit, their probabilities are equal."""
     names = ("group", "device", "log_prob", "entropy")
     return np.array_equal(a.placements.device, b.placements.device) and all(

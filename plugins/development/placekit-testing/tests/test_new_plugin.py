@@ -66,16 +66,6 @@ class TestInstalled:
         run(python, "placekit", "run", *RUNS[kind], "budget.evaluations=100", "run_dir=out", cwd=tmp_path)
         assert (tmp_path / "out" / "result.json").is_file()
 
-    def test_types_and_style_are_in_order(self, plugins: tuple[Path, Path]) -> None:
-        python, folder = plugins
-        sources = [str(folder / f"placekit-my-{kind}" / f"placekit_my_{kind}") for kind in KINDS]
-        tests = [str(folder / f"placekit-my-{kind}" / "tests") for kind in KINDS]
-        config = str(ROOT / "pyproject.toml")
-        run(python, "python", "-m", "mypy", "--config-file", config, *sources, cwd=folder)
-        # the order of imports depends on what lies beside the files: here placekit_core does not
-        style = ["check", "--config", config, "--ignore", "I001"]
-        run(python, "python", "-m", "ruff", *style, *sources, *tests, cwd=folder)
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_package_is_like_those_of_this_repository(
