@@ -264,10 +264,10 @@ def unnamed() -> Program:
     return Program(program.graph.replace(columns={}), executable=program.executable)
 
 
-@pytest.mark.parametrize("workload", ["nmt_small"])
-def test_networks_with_views_and_random_numbers(workload: str) -> None:
+@pytest.mark.slow
+def test_networks_with_views_and_random_numbers() -> None:
     pytest.importorskip("placekit_zoo")
-    [program] = assembled([f"workload={workload}"], installed()).build("importer").load()
+    [program] = assembled(["workload=nmt_small"], installed()).build("importer").load()
     found = CPUBackend(devices=1).calibrate([program], repeats=1)
     assert found.figures < program.graph.kernel.sum()
     assert ratios.measured_costs(program.graph, found).measured[program.graph.kernel].all()

@@ -42,9 +42,8 @@ pytest.importorskip("placekit_zoo")
 
 torch.set_num_threads(1)
 
-NETWORKS = ["rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "resnet18", "llama_layer_small"]
+TRAINED = ("rnnlm_small", "nmt_small")
 WAYS: list[Way] = ["dynamic", "static", "bulk_synchronous"]
-EINSUMS = ["chainmm_small", "ffnn_sharded_small", "llama_block_sharded_small", "llama_layer_sharded_small"]
 
 
 class Basic(torch.nn.Module):
@@ -81,7 +80,7 @@ def resnet18(width: int = 8) -> Program:
 def program(workload: str) -> Program:
     if workload == "resnet18":
         return resnet18()
-    mode = ["importer.mode=train"] if workload in NETWORKS else []
+    mode = ["importer.mode=train"] if workload in TRAINED else []
     return assembled([f"workload={workload}", *mode], installed()).build("importer").load()[0]
 
 
