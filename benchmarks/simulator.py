@@ -7,7 +7,7 @@ every two devices, and `switch`, conf/cluster/p100x4.yaml, in which a transfer h
 destination at once. For `links`, benchmarks/simulator.cpp does the same in C++, if there is a compiler (g++); its values are
 equal to the bit, and its seconds are of the same threads of the same process, in turns. An older checkout of placekit (a git
 worktree of some commit) and this one run in processes of their own, in turns, by the public interface, which always tracks
-memory. Up to 215 operations, the second opinion (`placekit_testing.machine_model`) executes the first of the placements, too:
+memory. Up to 215 operations, the second opinion (`machine_model.py`, in tests) executes the first of the placements, too:
 value and peaks must be equal to the bit. Seconds are processor time of the one thread, which other programs on the
 machine disturb less than the clock on the wall; each figure is the least of several. The column `recorded` is the time of an
 evaluation that leaves why everything started when it did, as searches have it, over that of one that does not. `--write`
@@ -38,10 +38,12 @@ from placekit_sim import SimulatorOptions
 from placekit_sim.packing import pack
 from placekit_sim.rules import Rules
 from placekit_sim.simulator import Simulator
-from placekit_testing.machine_model import Execution, execute
 from simulator_worker import ROOT, Case, seconds_per_run
 
 from placekit_core import Measurements, Placements, Problem
+
+sys.path.append(str(ROOT / "plugins" / "backends" / "placekit-sim" / "tests"))
+from machine_model import Execution, execute
 
 SIZES = (112, 215, 1_000, 10_000, 50_000)
 TURNS = 5

@@ -67,7 +67,9 @@ def screenshot(
 ) -> None:  # fmt: skip
     """What a browser shows of a page in a window of this size, after a script if there is one."""
     from PIL import Image
-    from placekit_testing.browser import Browser
+
+    sys.path.insert(0, str(DOCS.parent / "plugins" / "reporting" / "placekit-report" / "tests"))
+    from headless_chromium import Browser
 
     with Browser(width, height) as browser:
         browser.emulate(width, height, dark=dark, scale=scale)

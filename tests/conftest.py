@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from placekit_testing import fakes
-from placekit_testing.small import machine
+from placekit_testing.fakes import gpus
 
 from placekit_core import Graph, Problem
 
@@ -18,4 +18,4 @@ def diamond() -> Graph:
 @pytest.fixture
 def problem(diamond: Graph) -> Problem:
     """The diamond on two devices: 20 ms on one of them, critical path 12 ms."""
-    return Problem.of(diamond, machine())
+    return Problem.of(diamond, gpus())

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from placekit_report import frame, html
-from placekit_testing.fakes import FakeBackend
-from placekit_testing.small import chain, machine
+from placekit_testing.fakes import FakeBackend, chain_graph, gpus
 
 import placekit_core
 from placekit_core import (
     BoundError,
-    ConfigError,
     NothingFits,
-    PlacekitError,
     Placement,
     Problem,
     RunError,
-    RunFailed,
     Schedule,
     Session,
     Task,
@@ -92,46 +87,6 @@ def test_a_bound_that_fails_costs_no_result(problem: Problem, tmp_path: Path) ->
     assert s.result.summary.notes == [failed]
 
 
-def test_what_a_failing_policy_had_found_is_kept(problem: Problem) -> None:
-    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        raise ZeroDivisionError("my bug")
-
-    with pytest.raises(RunFailed, match="ZeroDivisionError: my bug") as e:
-        place(problem.graph, cluster=problem.cluster, policy=unlucky)
-    assert isinstance(e.value.__cause__, ZeroDivisionError)
-    result = e.value.result
-    assert result.summary.status == "failed"
-    assert result.placement is not None
-    assert result.placement.device.tolist() == [0] * problem.g
-    assert result.run_dir is None
-
-
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_error_of_placekit_keeps_its_message_and_hint(problem: Problem, begun: bool) -> None:
-    def refuses(task: Task, rng: np.random.Generator) -> Placement:
-        if begun:
-            task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        raise ConfigError("not this program", "another one")
-
-    with pytest.raises(PlacekitError, match=r"not this program\n  another one") as e:
-        place(problem.graph, cluster=problem.cluster, policy=refuses)
-    assert type(e.value) is (RunFailed if begun else ConfigError)
-    assert (e.value.message, e.value.hint) == ("not this program", "another one")
-
-
-def test_failures_with_results_cross_process_boundaries(problem: Problem) -> None:
-    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        raise ZeroDivisionError("my bug")
-
-    with pytest.raises(RunFailed) as e:
-        place(problem.graph, cluster=problem.cluster, policy=unlucky)
-    again = pickle.loads(pickle.dumps(e.value))
-    assert str(again) == str(e.value)
-    assert again.result.summary == e.value.result.summary
-
-
 def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -> None:
     def liar(task: Task, rng: np.random.Generator) -> Placement:
         task.evaluate.prove(1.0)
@@ -148,16 +103,6 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
     assert isinstance(e.value, RunError)
 
 
-def test_a_failure_is_not_hidden_by_the_report_of_it(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unlucky(task: Task, rng: np.random.Generator) -> Placement:
-        task.evaluate(task.problem.placement([0] * task.problem.g).batch())
-        monkeypatch.setattr("placekit_core.run.finish.report", lambda *_: 1 / 0)
-        raise KeyError("the real one")
-
-    with pytest.raises(KeyError, match="the real one"):
-        place(problem.graph, cluster=problem.cluster, policy=unlucky)
-
-
 def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the files of the run, in the table of runs, and where its placement is asked for."""
     from placekit_report.compare_rows import rows
@@ -166,7 +111,7 @@ def test_measurements_that_all_failed_are_said_to_have(tmp_path: Path, capsys: p
 
     with pytest.raises(NothingFits, match=r"has a value after \d+ evaluation") as e:
         place(
-            chain(6), cluster=machine(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
+            chain_graph(6), cluster=gpus(), policy="random", backend=FakeBackend(failing=1.0), budget=20,
             run_dir=tmp_path / "run",
         )  # fmt: skip
     found = load_summary(tmp_path / "run")

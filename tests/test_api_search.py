@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_testing.fakes import FakeBackend
-from placekit_testing.small import chain
 
 from placekit_core import (
     BoundError,
-    BudgetExhausted,
-    ConfigError,
     PlacekitError,
     PlacementError,
     Problem,
@@ -92,19 +89,6 @@ def test_a_value_below_the_bound_is_an_error_of_a_search(problem: Problem, tmp_p
         _ = 1 / 0
     assert s.result is not None
     assert s.result.summary.status == "failed"
-
-
-def test_another_searchs_budget_is_no_quiet_end(problem: Problem) -> None:
-    with pytest.raises(BudgetExhausted), search(problem.graph, cluster=problem.cluster, budget=10) as outer:  # noqa: PT012
-        outer.evaluate(np.zeros(outer.problem.g, int))
-        inner = search(problem.graph, cluster=problem.cluster, budget=1)
-        inner.__enter__()
-        inner.evaluate(np.zeros((2, inner.problem.g), int))
-
-
-def test_a_search_is_of_one_program() -> None:
-    with pytest.raises(ConfigError, match="not on 2"), search([chain(3), chain(4)]):
-        pass
 
 
 def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
+from placekit_testing.fakes import chain_graph
 from placekit_testing.registries import use_registry
-from placekit_testing.small import chain
 
-from placekit_core import RunFailed, save_graph
+from placekit_core import save_graph
 from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
@@ -44,36 +43,21 @@ def fails(outcome, *words: str) -> None:
     [
         # a name that a group does not have
         (["policy=anealing"], ["no policy named 'anealing'", "did you mean 'annealing'? available: annealing, "]),
-        (["+backend=cuda9"], ["no backend named 'cuda9'", "simulator"]),
         (["cluster=nowhere"], ["no cluster named 'nowhere'", "more: `placekit run --help` lists them"]),
-        (["-m", "experiment=quick,foo"], ["no experiment named 'foo'"]),
         # an option that does not exist
         (["+polcy=annealing"], ["no option named 'polcy'", "did you mean 'policy'?"]),
-        (["policy.start=3"], ["no option named 'policy.start'", "did you mean 'starts'?"]),
-        (["workload=rnnlm_small", "importer.lstm=5"], ["no option named 'importer.lstm'", "options: batch, "]),
-        (["budget.x=1"], ["no option named 'budget.x'", "evaluations, seconds"]),
         (["policy=etf", "trainer.x=1"], ["policy 'etf' has nothing to train", "leave out `trainer`"]),
         # a word that is not OPTION=VALUE
         (["mlp"], ["no file 'mlp'", "did you mean workload=mlp?"]),
         (["policy", "etf"], ["option 'policy' has no value", "write policy=VALUE, without spaces"]),
-        (["policy.starts"], ["option 'policy.starts' has no value", "write policy.starts=VALUE, without spaces"]),
-        (["xyz"], ["no file 'xyz'", ".graph.npz", "an option is OPTION=VALUE"]),
-        (["=3"], ["'=3' is not OPTION=VALUE", "`placekit run --help` lists the options"]),
         (["--seed=3"], ["no flag --seed\n", "did you mean seed=3?", "--multirun"]),
         # a wrong value
         (["budget=300"], ["budget is a section of options, not a value (got 300)", "use budget.evaluations=..., "]),
         (["seed=abc"], ["seed", "valid integer", "'abc'"]),
-        (["budget.seconds=inf"], ["budget.seconds: input should be a finite number"]),
-        (["policy=[a"], ["quote a value that has brackets"]),
         (["seed=1,2"], ["Ambiguous value for argument", "1,2"]),
         (["log=nope", "run_dir=new"], ["no logger named 'nope'"]),
-        (["-m", "log=nope", "seed=1,2", "run_dir=new"], ["no logger named 'nope'"]),
-        (["cluster=nowhere.yaml"], ["no cluster file nowhere.yaml"]),
-        (["importer=file", "importer.path=missing.graph.npz"], ["no graph file missing.graph.npz"]),
         # a missing value
-        (["cluster=file"], ["option 'cluster.path' has no value", "cluster.path=VALUE"]),
         (["run_dir="], ["option 'run_dir' has no value", "write run_dir=PATH"]),
-        (["resume="], ["option 'resume' has no value"]),
         (["-cd", "nowhere"], ["no folder 'nowhere'"]),
         (["resume=nowhere"], ["cannot resume nowhere"]),
         (["resume=nowhere", "seed=1"], ["'seed=1'", "keeps its configuration"]),
@@ -103,14 +87,8 @@ LONG = "n" * 300
     "args",
     [
         *(["run", a] for a in (LONG, f"{LONG}.json", f"run_dir={LONG}", f"resume={LONG}", f"cluster={LONG}.yaml")),
-        ["run", "-m", f"cluster={LONG}.yaml,b.yaml"],
-        ["run", "--config-dir", LONG],
-        ["run", f"cluster={LONG}"],
-        ["run", "importer=file", f"importer.path={LONG}.graph.npz"],
         ["cluster", "show", f"{LONG}.yaml"],
-        ["graph", "show", f"{LONG}.json"],
         ["compare", LONG],
-        ["apply", LONG],
     ],
     ids=lambda args: " ".join(args).replace(LONG, "LONG"),
 )
@@ -140,23 +118,6 @@ def test_an_error_in_a_preset(placekit: Run, tmp_path: Path, text: str, words: l
     fails(placekit("run", "experiment=mine", "workload=mlp", "budget.evaluations=9", "--config-dir", "own"), *words)
 
 
-def test_compare_of_no_folder(placekit: Run) -> None:
-    Path("file.json").write_text("{}")
-    for name in ("nowhere", "file.json"):
-        fails(placekit("compare", name), f"no folder {name}", "give folders that `placekit run` wrote")
-
-
-def test_help_of_a_command(placekit: Run) -> None:
-    assert placekit("help", "run").out == placekit("run", "--help").out
-    assert placekit("help", "graph").out == placekit("graph", "--help").out
-    assert placekit("help").out == placekit("--help").out
-    fails(placekit("help", "rnu"), "no command named 'rnu'")
-
-
-def test_unknown_command(placekit: Run) -> None:
-    fails(placekit("rnu"), "no command named 'rnu'", "did you mean 'run'?")
-
-
 def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:
     data = yaml.safe_load((conf_dir() / "cluster" / "p100x4.yaml").read_text())
     change(data)
@@ -169,82 +130,21 @@ def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:
     ("change", "words"),
     [
         (lambda c: c["links"][0].update(bytes_per_s=-1.0), ["links.0.bytes_per_s", "greater than 0", "-1.0"]),
-        (lambda c: c["kinds"]["p100"].update(memory_bytes="lots"), ["kinds.p100.memory_bytes"]),
-        (lambda c: c["devices"][0].update(kind="p200"), ["mine.yaml: no device kind named 'p200'", "p100"]),
-        (lambda c: c.update(links=[]), ["mine.yaml: no route from p100:0 to p100:1"]),
-        (lambda c: c.update(colour="red"), ["colour"]),
         (lambda c: c["kinds"]["p100"].update(memory_bytes=1000), ["does not fit on", "all devices together have"]),
     ],
-    ids=["negative bandwidth", "wrong type", "unknown kind", "no route", "unknown key", "too small"],
+    ids=["negative bandwidth", "too small"],
 )
 def test_cluster(placekit: Run, tmp_path: Path, change: Callable[[dict], None], words: list[str]) -> None:
     fails(placekit("run", *FAST, f"cluster={cluster_file(tmp_path, change)}"), *words)
 
 
-def test_cluster_that_is_no_yaml(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("a: [1, 2")
-    fails(placekit("run", *FAST, "cluster=bad.yaml"), "bad.yaml is not a readable cluster: it is not YAML")
-    fails(placekit("cluster", "show", "p100x5"), "no cluster named 'p100x5'", "p100x4")
-
-
 def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> None:
-    path = save_graph(chain(50), tmp_path / "g.graph.npz")
+    path = save_graph(chain_graph(50), tmp_path / "g.graph.npz")
     path.write_bytes(path.read_bytes()[:-200])
     fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
     path.write_text("hello")
-    fails(placekit("graph", "import", str(path)), "it ends in .graph.npz, but its content is not that of importer file")
-    fails(placekit("graph", "import", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
-
-
-def test_cyclic_graph_file(placekit: Run, tmp_path: Path) -> None:
-    import dataclasses
-
-    graph = chain(3)
-    inputs = graph.input_tensor.copy()
-    inputs[0] = graph.outputs(3)[0]  # the first operation reads what the last one writes
-    cyclic = dataclasses.replace(graph, input_tensor=inputs)
-    save_graph(cyclic, tmp_path / "c.graph.npz")
-    fails(
-        placekit("graph", "import", "c.graph.npz"),
-        "c.graph.npz: graph 'chain3' has a cycle: ",
-        "op0 -> op1 -> op2 -> op0",
-    )
-
-
-def test_graph_file_that_was_changed(placekit: Run, tmp_path: Path) -> None:
-    path = save_graph(chain(3), tmp_path / "g.graph.npz")
-    with np.load(path) as archive:
-        arrays = {k: archive[k] for k in archive.files}
-    arrays["flops"] = arrays["flops"] * 2
-    with path.open("wb") as f:
-        np.savez(f, **arrays)
-    fails(placekit("graph", "import", "g.graph.npz"), "does not match its own fingerprint")
-
-
-def test_module_that_cannot_be_traced(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "untraceable.py").write_text(
-        "import torch\n"
-        "from torch import nn\n"
-        "class Net(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.f = nn.Linear(4, 4)\n"
-        "    def forward(self, x):\n"
-        "        y = self.f(x)\n"
-        "        if y.sum() > 0:\n"
-        "            y = y * 2\n"
-        "        return y\n"
-        "def make():\n"
-        "    return Net(), (torch.zeros(2, 4),)\n"
-    )
-    outcome = placekit("run", "importer=torch", "importer.module=untraceable:make", "importer.mode=inference")
-    fails(outcome, "untraceable.py:9", "if y.sum() > 0")
-
-
-def test_unwritable_run_directory(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("keep me")
-    fails(placekit("run", *FAST, "run_dir=file/run"), "cannot write to", "run_dir=PATH")
-    assert (tmp_path / "file").read_text() == "keep me"
+    fails(placekit("graph", "show", str(path)), "it ends in .graph.npz, but its content is not that of importer file")
+    fails(placekit("graph", "show", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
 
 
 def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:
@@ -267,13 +167,6 @@ def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, t
     assert "budget" not in alone.err, "one evaluation is all that it makes"
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["fits"], result["value_s"], result["gap"]) == (False, None, None)
-
-
-def test_compare_without_runs(placekit: Run, tmp_path: Path) -> None:
-    fails(placekit("compare", str(tmp_path)), "no run directory at or below")
-    fails(placekit("compare"), "required: DIR", "usage: placekit compare")
-    (tmp_path / "result.json").write_text('{"value_s": 1}')
-    fails(placekit("compare", str(tmp_path)), "result.json is damaged")
 
 
 FAULTY = """
@@ -343,16 +236,3 @@ def test_an_error_on_purpose_is_shown_as_it_is(placekit: Run, faulty: str, evalu
     outcome = placekit("run", *FAST, *options)
     kept = "  the best so far, 119.6 us, is in out\n" if evaluates else ""
     assert (outcome.code, outcome.out, outcome.err) == (1, "", f"placekit: not this program\n  another one\n{kept}")
-
-
-def test_with_the_whole_traceback_if_asked_for(placekit: Run, faulty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(RunFailed) as e:
-        placekit("run", *FAST, "policy=faulty", "policy.evaluates=true")
-    assert isinstance(e.value.__cause__, KeyError)
-
-
-def test_code_that_leaves_python_is_an_error(placekit: Run, faulty: str) -> None:
-    outcome = placekit("run", *FAST, "policy=faulty", "policy.leaves=true")
-    assert outcome.code == 1
-    assert outcome.err.startswith("placekit: policy 'faulty' raised SystemExit: a model's file may leave so\n")

@@ -39,11 +39,6 @@ def test_a_busy_computer_is_said_once(
     ]
 
 
-def test_a_simulation_does_not_care(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy, "busy_cores", lambda: 1e6)
-    assert notes(problem, FakeBackend()) == []
-
-
 @pytest.mark.parametrize(("own_s", "cores"), [(0.0, 3.0), (1.0, 2.0), (9.0, 0.0)])
 def test_cores_of_others(own_s: float, cores: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within one second, the cores were busy for three; how long this process has lived does not matter."""
@@ -59,9 +54,3 @@ def test_cores_of_others(own_s: float, cores: float, tmp_path: Path, monkeypatch
     stat.write_text("cpu  5000 0 70 888888 333 0 0 0 0 0\ncpu0 1 2 3\n")
     monkeypatch.setattr(time, "sleep", pass_a_second)
     assert busy.busy_cores(stat) == cores
-
-
-def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
-    assert busy.busy_cores(tmp_path / "none") == 0.0
-    (tmp_path / "stat").write_text("nothing here\n")
-    assert busy.busy_cores(tmp_path / "stat") == 0.0

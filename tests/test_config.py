@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import yaml
 
 from placekit_core import ClusterError, ConfigError, PluginError, installed
 from placekit_core.cli.arguments import normalise
-from placekit_core.run.config import Streams, conf_dir
+from placekit_core.run.config import conf_dir
 from tests.runs import minimal, validate
 
 
@@ -69,21 +68,11 @@ def test_cluster_file(tmp_path: Path) -> None:
         normalise([f"cluster={path}"], installed())
 
 
-def test_every_component_has_json_defaults_that_validate() -> None:
-    for entry in installed().all():
-        values = json.loads(json.dumps(entry.component.config().model_dump(mode="json")))
-        assert entry.component.config.model_validate(values) == entry.component.config()
-
-
 @pytest.mark.parametrize("option", ["importer.parts={DE: {i: 2}}", "importer.parts.DE.i=2"])
 def test_a_dict_takes_new_keys_without_a_plus(option: str) -> None:
     from placekit_core.cli.compose import compose
 
     assert compose(["workload=chainmm_small", option], installed())["importer"]["parts"] == {"DE": {"i": 2}}
-
-
-def test_validate_accepts_the_minimum() -> None:
-    assert validate(minimal()).seed == 0
 
 
 @pytest.mark.parametrize(
@@ -115,21 +104,3 @@ def test_validate_accepts_the_minimum() -> None:
 def test_validate_names_what_is_wrong(changes: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         validate(minimal(**changes))
-
-
-def test_streams_do_not_depend_on_each_other() -> None:
-    a, b = Streams(1), Streams(1)
-    b("another").random(5)
-    assert a("policy").random() == b("policy").random()
-    assert a("policy").random() != a("grouper").random()
-    assert Streams(2)("policy").random() != Streams(1)("policy").random()
-
-
-def test_streams_continue_from_their_state() -> None:
-    import json
-
-    a = Streams(3)
-    a("policy").random(10)
-    b = Streams(3)
-    b.restore(json.loads(json.dumps(a.state())))
-    assert a("policy").random() == b("policy").random()

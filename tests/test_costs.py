@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from placekit_core import (
     Graph,
     GraphBuilder,
     Labels,
-    OperationClass,
     PlacekitError,
     Problem,
     roofline,
@@ -45,10 +44,6 @@ def seconds(machine: Cluster, **properties: Any) -> list[float]:
     assert costs.op_s[0].tolist() == [0, 0], "sources take no time"
     assert not costs.measured.any()
     return [float(s) for s in costs.op_s[1]]
-
-
-def test_classes() -> None:
-    assert tuple(EFFICIENCY) == get_args(OperationClass)
 
 
 def test_arithmetic_at_the_rate_of_the_dtype() -> None:
@@ -85,14 +80,6 @@ def test_a_host_that_launches_ahead_hides_its_launches() -> None:
     assert seconds(machine, flops=1000.0, bytes_accessed=50.0) == [7, 10]
     assert seconds(machine, bytes_accessed=800.0) == [8, 8]
     assert seconds(machine) == [7, 7]
-
-
-def test_one_column_per_kind_one_per_device() -> None:
-    machine = cluster()
-    costs = roofline(graph(flops=1000.0), machine)
-    assert costs.on(machine)[1].tolist() == [2, 2, 20]
-    with pytest.raises(PlacekitError, match=r"no device kind 'c'[\s\S]*they are for: g"):
-        CostTable(("g",), costs.op_s[:, :1], costs.measured[:, :1]).on(machine)
 
 
 def cost_file(path: Path, kinds: Any, **values: Any) -> Path:
@@ -146,9 +133,7 @@ def test_malformed_files_are_named(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("op_s", "message"),
     [
-        (np.zeros((2, 1)), r"op_s of shape \(2, 1\)[\s\S]*shape \(2, 2\)"),
-        (np.zeros(2), r"op_s of shape \(2,\)"),
-        (np.zeros((3, 2)), r"op_s of shape \(3, 2\)"),
+        (np.zeros((2, 1)), r"have shape \(2, 1\)[\s\S]*\(2, 2\)"),
         (np.asarray([[0, 0], [1, np.nan]]), "'op' of 'small' is nan s on 'c'"),
         (np.asarray([[0, 0], [np.inf, 1]]), "'op' of 'small' is inf s on 'g'"),
         (np.asarray([[0, 0], [1e308, 1]]), r"'op' of 'small' is 1e\+308 s on 'g'"),

@@ -120,38 +120,6 @@ never
         assert outputs.shortened(["a", "...", "new", "2"], ["a", "b", "1", "2"]) == ["a", "...", "1", "2"]
         assert outputs.shortened(["...", "head", "...", "2"], printed) == printed
 
-    def test_slow_blocks_run_when_asked_for(self) -> None:
-        text, differences = outputs.check(self.DOCUMENT, slow=True)
-        assert [d.step.output for d in differences] == [["never"]]
-        assert "never" not in text
-
-    def test_a_block_may_add_to_a_file(self) -> None:
-        text = "<!-- file: x.py -->\n```python\na = 1\n```\n<!-- adds to: x.py -->\n```python\nprint(a)\n```\n"
-        text += "```console\n$ python x.py\n1\n```\n"
-        assert outputs.check(text) == (text, [])
-
-    def test_commands_may_run_the_repositorys_benchmarks(self) -> None:
-        files = "benchmarks/tracing.py\ndocs/outputs.py\n"
-        text = f"```console\n$ ls benchmarks/tracing.py docs/outputs.py\n{files}```\n"
-        assert outputs.check(text) == (text, [])
-
-    def test_blocks_that_need_a_variable_run_where_it_is_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        block = '<!-- needs: PLACEKIT_A_FOLDER -->\n```console\n$ python -c "print(1)"\nnever\n```\n'
-        monkeypatch.delenv("PLACEKIT_A_FOLDER", raising=False)
-        assert outputs.check(block) == (block, [])
-        monkeypatch.setenv("PLACEKIT_A_FOLDER", "x")
-        assert outputs.check(block)[0] == block.replace("never", "1")
-
-    def test_the_column_of_seconds_and_dates_may_differ(self) -> None:
-        shown = ["title", "name   seconds  seeds", "etf        0.0      1", "in outputs/2026-01-31/10-20-30-123456"]
-        later = ["title", "name   seconds  seeds", "etf       12.3      1", "in outputs/2027-02-01/01-02-03-4"]
-        assert outputs.agrees(shown, later)
-        assert not outputs.agrees(shown, [x.replace("etf", "elf") for x in later])
-        assert not outputs.agrees(shown, [x.replace("12.3      1", "12.3      2") for x in later])
-        assert not outputs.agrees(shown, [x.replace("12.3", "-nan") for x in later])
-        wrapped = ["name        seconds  seeds", "a name of", "  two lines     0.1      1", "b             0.1      1"]
-        assert outputs.agrees(wrapped, [x.replace("0.1", "0.7") for x in wrapped])
-
     def test_a_command_that_fails_is_found_and_not_written_down(self) -> None:
         block = '```console\n$ python -c "print(2); raise SystemExit(3)"\n1\n```\n'
         text, [difference] = outputs.check(block)
@@ -162,11 +130,6 @@ never
         assert text == f"<!-- fails -->\n{block}".replace("\n1\n", "\n2\n")
         _, [difference] = outputs.check('<!-- fails -->\n```console\n$ python -c "print(1)"\n1\n```\n')
         assert "none of these commands failed" in str(difference)
-
-    @pytest.mark.parametrize("block", ["```\n$ placekit plugins\n```", "```console\n$ rm -r x\n```"])
-    def test_commands_that_would_not_be_run_are_refused(self, block: str) -> None:
-        with pytest.raises(ValueError, match="line 1"):
-            outputs.check(block)
 
 
 def hooks() -> dict[str, Any]:
@@ -234,11 +197,6 @@ def test_every_option_of_a_run_is_documented() -> None:
     sections = {n for n, f in RunConfig.model_fields.items() if f.is_required()}
     assert groups == {"backend@proxy" if s == "proxy" else s for s in sections} | {"parallel", "workload", "experiment"}
     assert options == {name for name, _ in leaves(RunConfig)} - {"workload", "parallel", "python_objects"}
-
-
-@pytest.mark.parametrize("command", sorted(installed().commands))
-def test_every_command_has_a_section(command: str) -> None:
-    assert re.search(rf"^## `placekit {command}`$", COMMAND_LINE, re.M)
 
 
 def test_the_overview_of_the_commands_is_what_help_prints() -> None:
@@ -310,20 +268,6 @@ def test_code_imports_names_that_exist() -> None:
     ]
     assert len(found) > 40
     assert [use for use in found if not exists(*use[1:])] == []
-
-
-def test_imports_in_code_are_found() -> None:
-    code = '> from placekit_a.b import C as D, E\n> import placekit_f\n$ python -c "from placekit_g import h; h()"\n'
-    code += "from placekit_i import (\n    J,  # a, b\n    K,\n)\nimport other\n"
-    assert [(m, n) for m, n in imports(code) if n or m == "placekit_f"] == [
-        ("placekit_a.b", "C"), ("placekit_a.b", "E"), ("placekit_f", ""), ("placekit_g", "h"), ("placekit_i", "J"),
-        ("placekit_i", "K"),
-    ]  # fmt: skip
-    assert exists("placekit_core", "Policy")
-    assert exists("placekit_core.cli", "compose")
-    assert exists("placekit_core.cli.compose", "assembled")
-    assert not exists("placekit_core.cli.compose", "validated")
-    assert not exists("placekit_core.cli.hydra_app", "compose")
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +16,12 @@ from placekit_core import (
     Ledger,
     Measurements,
     Placement,
-    PlacementError,
     Placements,
     Problem,
     Schedule,
     Session,
     Task,
 )
-from placekit_core.run.checkpoint import load_checkpoint, save_checkpoint
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.evaluator import TURNS, BudgetedEvaluator
 
@@ -190,29 +187,6 @@ def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
     assert steady.best.value_s == 0.2, "a backend that repeats itself is not asked again"
 
 
-def test_one_that_fails_in_a_turn_has_lost_it(problem: Problem) -> None:
-    evaluate = BudgetedEvaluator(problem, session := Lucky(), deterministic=False)
-    evaluate(batch(problem, 1))
-    session.luck = [1.0, 1.0, math.nan]
-    evaluate(batch(problem, 0))
-    assert evaluate.best is not None
-    assert evaluate.best.placement.device.sum() == 1
-    session.luck = [1.0, math.nan, 1.0]
-    evaluate(batch(problem, 0))
-    assert evaluate.best.placement.device.sum() == 0
-    assert evaluate.best.value_s == 1.0
-
-
-def test_priorities_make_another_placement(problem: Problem) -> None:
-    session = Table()
-    evaluate = BudgetedEvaluator(problem, session)
-    device = np.zeros((1, problem.g), np.int16)
-    evaluate(Placements.of(device, np.zeros((1, problem.g))))
-    evaluate(Placements.of(device, np.ones((1, problem.g))))
-    evaluate(Placements.of(device))
-    assert session.calls == 3
-
-
 def test_what_does_not_fit_gets_the_failing_signal_and_is_never_the_best(problem: Problem) -> None:
     evaluate = BudgetedEvaluator(problem, Table(room=1), failing_signal_s=99.0)
     m = evaluate(batch(problem, 2))
@@ -222,15 +196,6 @@ def test_what_does_not_fit_gets_the_failing_signal_and_is_never_the_best(problem
     assert evaluate.least_over_bytes == 2.0**30
     evaluate(batch(problem, 1))
     assert evaluate.best is not None
-
-
-def test_foreign_placements_are_refused(problem: Problem) -> None:
-    evaluate = BudgetedEvaluator(problem, Table())
-    with pytest.raises(PlacementError, match=r"has \d+ groups, not 3"):
-        evaluate(Placements.of([[0, 0, 0]]))
-    with pytest.raises(PlacementError, match="is on device 7"):
-        evaluate(Placements.of([[7] * problem.g]))
-    assert evaluate.evaluations == 0
 
 
 def test_charge_counts_and_verifies(problem: Problem) -> None:
@@ -264,42 +229,6 @@ def test_evaluations_of_another_process_count(problem: Problem) -> None:
     assert [row[0] for row in evaluate.history] == [3, 5]
 
 
-def test_no_more_than_the_budget_can_be_recorded(problem: Problem) -> None:
-    evaluate = BudgetedEvaluator(problem, Table(), Ledger(3))
-    evaluate(batch(problem, 2))
-    found = batch(problem, 0, 1, 3)
-    with pytest.raises(ValueError, match="3 evaluations charged with 2 left"):
-        evaluate.record(found, Table().evaluate(found))
-    assert (evaluate.evaluations, len(evaluate.history)) == (1, 1)
-    with pytest.raises(PlacementError, match=r"has \d+ groups, not 3"):
-        evaluate.record(Placements.of([[0, 0, 0]]), Table().evaluate(found[:1]))
-    evaluate.record(found[:2], Table().evaluate(found[:2]))
-    assert evaluate.remaining == 0
-
-
-def test_recorded_failures_say_why(problem: Problem) -> None:
-    evaluate = BudgetedEvaluator(problem, Table())
-    nan = np.array([np.nan])
-    evaluate.record(
-        batch(problem, 1), Measurements(nan, np.full((1, 2), np.nan), np.array([False]), ("no answer",), nan)
-    )
-    assert evaluate.last_error == "no answer"
-    assert evaluate.best is None
-    assert evaluate.least_over_bytes == math.inf
-
-
-def test_a_recorded_best_is_measured_again_where_values_vary(problem: Problem) -> None:
-    evaluate = BudgetedEvaluator(problem, session := Lucky(), deterministic=False)
-    found = batch(problem, 2, 1)
-    evaluate.record(found[:1], Table().evaluate(found[:1]))
-    assert session.calls == 0, "nothing to compare with"
-    evaluate.record(found[1:], Table().evaluate(found[1:]))
-    assert session.calls == 2 * TURNS
-    assert evaluate.best is not None
-    assert evaluate.best.value_s == 2.0
-    assert evaluate.evaluations == 2
-
-
 def test_state_round_trip(problem: Problem) -> None:
     evaluate = BudgetedEvaluator(problem, Table(), Ledger(10))
     evaluate(batch(problem, 3, 1))
@@ -313,22 +242,6 @@ def test_state_round_trip(problem: Problem) -> None:
     assert other.ledger.seconds >= evaluate.history[-1][1]
 
 
-def test_a_restored_evaluator_knows_why_measurements_failed(problem: Problem, tmp_path: Path) -> None:
-    class Failing(Table):
-        def evaluate(self, placements: Placements) -> Measurements:
-            b = len(placements)
-            return Measurements(np.full(b, np.nan), np.zeros((b, 2)), np.zeros(b, np.bool_), ("no driver",) * b)
-
-    evaluate = BudgetedEvaluator(problem, Failing(), Ledger(10))
-    evaluate(batch(problem, 3, 1))
-    save_checkpoint(tmp_path, evaluate.state())
-    saved = load_checkpoint(tmp_path)
-    assert saved is not None
-    other = BudgetedEvaluator(problem, Failing(), Ledger(10))
-    other.restore(saved)
-    assert other.last_error == "no driver"
-
-
 def test_evaluators_can_share_a_ledger(problem: Problem) -> None:
     ledger = Ledger(3)
     a, b = (BudgetedEvaluator(problem, Table(), ledger) for _ in range(2))
@@ -337,32 +250,6 @@ def test_evaluators_can_share_a_ledger(problem: Problem) -> None:
     assert (a.evaluations, b.evaluations, ledger.remaining) == (2, 1, 0)
     with pytest.raises(BudgetExhausted):
         a(batch(problem, 0))
-
-
-def test_unlimited(problem: Problem) -> None:
-    assert BudgetedEvaluator(problem, Table()).remaining == math.inf
-
-
-def test_the_clock_stands_while_a_row_is_logged(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("placekit_core.run.evaluator.time.perf_counter", lambda: now[0])
-    ledger = Ledger()
-    assert ledger.seconds == 0
-    with ledger.paused():
-        now[0] += 1
-    assert ledger.remaining == math.inf, "it starts the clock"
-    now[0] += 2
-    with ledger.paused():
-        now[0] += 4
-    now[0] += 8
-    assert ledger.seconds == 10
-
-    def slow(row: object) -> None:
-        now[0] += 16
-
-    evaluate = BudgetedEvaluator(problem, Table(), ledger, on_row=slow)
-    evaluate(batch(problem, 0))
-    assert ledger.seconds == 10
 
 
 def test_evaluations_can_be_kept_for_later() -> None:
@@ -375,26 +262,3 @@ def test_evaluations_can_be_kept_for_later() -> None:
     unlimited = Ledger(seconds=5)
     with unlimited.reserved(1):
         assert unlimited.remaining == math.inf
-
-
-def test_the_history_of_a_state_stays_as_it_was(problem: Problem) -> None:
-    """It is no copy: copies that grow with every checkpoint shred the memory of a long run."""
-    evaluate = BudgetedEvaluator(problem, Table())
-    one = batch(problem, 0)
-    evaluate(one)
-    early = evaluate.state()["history"]
-    before = early.copy()
-    for _ in range(300):  # its buffer has to grow
-        evaluate(one)
-    assert (early == before).all()
-    again, later = evaluate.state()["history"], evaluate.state()["history"]
-    assert np.shares_memory(again, later)
-    assert [tuple(row) for row in again.tolist()] == evaluate.history
-    assert len(evaluate.history) == 301
-
-
-@pytest.mark.parametrize("history", [np.zeros(5), np.zeros((2, 4)), np.zeros((2, 5), np.int64), [[0.0] * 5]])
-def test_a_history_of_another_form_is_refused(problem: Problem, history: Any) -> None:
-    evaluate = BudgetedEvaluator(problem, Table())
-    with pytest.raises(ValueError, match="history"):
-        evaluate.restore({**evaluate.state(), "history": history})

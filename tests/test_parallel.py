@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from numpy.random import Generator
 from placekit_testing.fakes import FakeBackend
-from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.registries import use_registry
 from pydantic import Field
 
@@ -24,7 +22,6 @@ from placekit_core import (
     Options,
     Placement,
     Placements,
-    PluginError,
     Policy,
     Problem,
     Registry,
@@ -35,7 +32,6 @@ from placekit_core import (
     hookimpl,
     installed,
     place,
-    search,
 )
 from placekit_core.contracts.errors import RunError
 from placekit_core.run.assembly import distributions
@@ -138,17 +134,6 @@ def test_it_evaluates_on_the_runs_backend(registry: Registry, problem: Problem, 
     assert "placekit-wraps" in distributions(load_config(tmp_path / "run"), registry), "its version is recorded"
 
 
-def test_a_name_is_enough(registry: Registry, problem: Problem) -> None:
-    assert placed(problem, parallel="wrapping").value_s == placed(problem).value_s
-    assert [type(b.wrapped) for b in Wrapping.built] == [FakeBackend]
-
-
-def test_a_search_takes_it_too(registry: Registry, problem: Problem) -> None:
-    with search(problem.graph, cluster=problem.cluster, backend="fake", parallel="wrapping", budget=5) as found:
-        found.evaluate(Placements.of([[0] * problem.g, [1] * problem.g]))
-    assert len(Wrapping.built) == 1
-
-
 def test_it_changes_no_result(registry: Registry, problem: Problem, tmp_path: Path) -> None:
     """So a run may be resumed with or without it."""
     assert "parallel" in CHANGES_NO_RESULT
@@ -157,18 +142,6 @@ def test_it_changes_no_result(registry: Registry, problem: Problem, tmp_path: Pa
     check_same(tmp_path / "run", config.model_copy(update={"parallel": {"name": "wrapping", "workers": 9}}))
     with pytest.raises(RunError, match="seed differ"):
         check_same(tmp_path / "run", config.model_copy(update={"seed": 2}))
-
-
-def test_an_unknown_one_is_refused(registry: Registry, problem: Problem) -> None:
-    with pytest.raises(PluginError, match=r"no backend named 'wrappin'\n  did you mean 'wrapping'\?"):
-        placed(problem, parallel="wrappin")
-
-
-def test_its_options_are_checked(registry: Registry, problem: Problem) -> None:
-    with pytest.raises(ConfigError, match=r"parallel\.workers"):
-        placed(problem, parallel={"name": "wrapping", "workers": 0})
-    with pytest.raises(ConfigError, match=r"parallel\.colour"):
-        placed(problem, parallel={"name": "wrapping", "colour": "red"})
 
 
 def test_a_backend_that_evaluates_on_no_other_one_is_refused(registry: Registry, problem: Problem) -> None:
@@ -187,12 +160,3 @@ def test_a_backend_object_is_refused(registry: Registry, problem: Problem) -> No
         placed(problem, backend=Own(), parallel="wrapping")
     assert "give the name of an installed backend" in caught.value.hint
     assert Wrapping.built == []
-
-
-def test_the_command_line_has_the_group(placekit: Callable[..., Outcome]) -> None:
-    wrong = placekit("run", "workload=mlp", "policy=single_device", "+parallel=no_such")
-    assert wrong.code != 0
-    assert "no_such" in wrong.err
-    shown = placekit("run", "workload=mlp", "parallel=none", "--cfg", "job")
-    assert shown.code == 0
-    assert "parallel:\n  name: none" in shown.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import json
 from collections.abc import Mapping
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 from numpy.random import Generator
-from placekit_testing.fakes import FakeLearnable, FakeTrainer
+from placekit_testing.fakes import FakeLearnable, FakeTrainer, chain_graph, gpus
 from placekit_testing.registries import use_registry
-from placekit_testing.small import chain, machine
 from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
@@ -38,7 +36,6 @@ SOURCE = """
 from placekit_core import Component, ImporterComponent, PolicyComponent, hookimpl
 from placekit_core import LearnableOptions, Options
 from placekit_testing.fakes import FakeTrainerOptions
-from placekit_testing.speed import mostly_slow
 
 @hookimpl
 def placekit_importers():
@@ -69,7 +66,7 @@ class Family(Importer):
 
     def load(self) -> list[Program]:
         splits = ("train", "train", "test")
-        return [Program(chain(6, seed=i), cluster=machine(3), split=s) for i, s in enumerate(splits)]  # type: ignore[arg-type]
+        return [Program(chain_graph(6, seed=i), cluster=gpus(3), split=s) for i, s in enumerate(splits)]  # type: ignore[arg-type]
 
 
 class Screening(Policy):
@@ -142,7 +139,7 @@ class CrashAfter(Observer):
             raise Crash
 
 
-@pytest.mark.parametrize("policy", mostly_slow(["annealing", "softmax", "critical_path", "screening"], ["annealing"]))
+@pytest.mark.parametrize("policy", mostly_slow(["annealing", "softmax"], ["annealing"]))
 def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, policy: str) -> None:
     changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 5000}}
     whole = run(configure(policy, **changes), tmp_path / "whole").summary
@@ -175,7 +172,7 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
         assert files == {"placement.json", "history.csv", "schedule.trace.json"}
         assert p.gap == pytest.approx(0, abs=1e-6), "a chain is best on one device"
     assert (tmp_path / "run" / "report.html").is_file()
-    assert result.cluster == "test3", "cluster: default takes the program's own"
+    assert result.cluster == "fake3+0", "cluster: default takes the program's own"
 
 
 def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
@@ -186,31 +183,11 @@ def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
     assert result.trainer == FakeTrainer.name
 
 
-def test_what_the_trained_policy_places_is_evaluated(tmp_path: Path) -> None:
-    """The last evaluation of each program it was trained on, within the budget."""
-    trained = run(configure("softmax", budget={"evaluations": 60}), tmp_path / "run").summary
-    loaded: dict[str, Any] = {"policy": "softmax", "checkpoint": str(tmp_path / "run")}
-    placed = run(configure(trainer={"name": "none"}, **loaded), tmp_path / "again").summary
-    assert sum(p.evaluations for p in trained.programs[:2]) == 60
-    for a, b in zip(trained.programs[:2], placed.programs[:2], strict=True):
-        with (tmp_path / "run" / a.directory / "history.csv").open() as file:
-            last = list(csv.DictReader(file))[-1]
-        assert float(last["value_s"]) == b.value_s
-        assert a.value_s is not None
-        assert b.value_s is not None
-        assert a.value_s <= b.value_s
-
-
 def test_what_was_found_on_the_proxy_is_measured_in_the_end(tmp_path: Path) -> None:
     result = run(configure("screening", backend={"name": "bulk_synchronous"}), tmp_path / "run").summary
     for p in result.programs:
         assert p.proxy_evaluations == 10
         assert p.evaluations == 2, "the returned placement, and the proxy's best"
-
-
-def test_a_returned_placement_is_evaluated_once(tmp_path: Path) -> None:
-    result = run(configure("nothing"), tmp_path / "run").summary
-    assert [p.evaluations for p in result.programs] == [1, 1, 1]
 
 
 def test_a_grouper_that_is_not_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,23 +200,6 @@ def test_a_grouper_that_is_not_used_is_said(tmp_path: Path, monkeypatch: pytest.
 def test_policy_without_a_trainer_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="policy 'orphan' names no trainer of its own\n  choose one: trainer=NAME"):
         run(configure("orphan"), tmp_path / "run")
-
-
-def test_resume_refuses_a_checkpoint_of_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configure("annealing", budget={"evaluations": 5000})
-    with pytest.raises(RunFailed, match="Crash"):
-        run(config, tmp_path / "run", observer=CrashAfter(3))
-    monkeypatch.setattr("tests.test_pipeline.Family.load", lambda self: [Program(chain(9))])
-    with pytest.raises(RunError, match="was made with another configuration, program"):
-        run(config, tmp_path / "run", resume=True)
-
-
-def test_the_proxy_has_a_budget_of_its_own(tmp_path: Path) -> None:
-    changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 50, "proxy_evaluations": 4}}
-    result = run(configure("screening", **changes), tmp_path / "run").summary
-    for p in result.programs:
-        assert p.proxy_evaluations == 4, "the policy asked for ten"
-        assert p.evaluations == 1, "what the proxy found is measured although its budget ended the policy"
 
 
 def test_checkpoints_are_written_when_due_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +242,7 @@ def test_the_failing_signal_can_be_set(tmp_path: Path) -> None:
         def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             seen.append(row["mean_s"])
 
-    tiny = {**machine(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
+    tiny = {**gpus(3, memory_bytes=2500).model_dump(mode="json"), "name": "tiny"}
     with pytest.raises(RunError, match="that fits"):
         run(configure("nothing", cluster=tiny, failing_signal_s=77.0), tmp_path / "run", observer=Look())
     assert 77.0 in seen
@@ -297,31 +257,15 @@ def test_a_failed_search_keeps_what_it_had_found(tmp_path: Path) -> None:
     assert result["programs"][0]["fits"] is True
 
 
-def test_the_policy_is_written_before_the_result_also_after_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once result.json exists, all other files are complete."""
-    there = []
-
-    def commit(path: Path, data: object) -> None:
-        there.append((path.parent / "policy.safetensors").exists())
-
-    monkeypatch.setattr("placekit_core.run.finish.write_json", commit)
-    with pytest.raises(RunFailed, match="Crash"):
-        run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run", observer=CrashAfter(3))
-    assert there == [True]
-
-
-@pytest.mark.parametrize("error", [Crash, KeyboardInterrupt])
-def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path, error: type[BaseException]) -> None:
+def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path) -> None:
     ledgers: list[Ledger] = []
 
     class Stop(Observer):
         def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str) -> None:
             ledgers.append(ledger)
-            raise error
+            raise KeyboardInterrupt
 
-    with pytest.raises((RunFailed, Interrupted)) as e:
+    with pytest.raises(Interrupted) as e:
         run(configure("critical_path"), tmp_path / "run", observer=Stop())
     assert ledgers[0].seconds == ledgers[0].seconds == e.value.result.summary.programs[0].seconds
 
@@ -382,7 +326,3 @@ def test_training_goes_on_from_a_trained_policy(tmp_path: Path) -> None:
 def test_an_untrained_policy_places_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trainer=none, but policy 'fake_learnable' is not trained"):
         run(configure("softmax", trainer={"name": "none"}), tmp_path / "run")
-
-
-def test_nothing_to_train_is_nothing_to_say(tmp_path: Path) -> None:
-    assert run(configure("nothing", trainer={"name": "none"}), tmp_path / "run").summary.trainer is None

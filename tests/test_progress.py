@@ -18,9 +18,9 @@ import pytest
 from placekit_testing.pytest_plugin import Outcome
 from placekit_testing.registries import use_registry
 
-from placekit_core import Ledger, Registry, announce, hookimpl, place, report_progress
+from placekit_core import Ledger, Registry, hookimpl, report_progress
 from placekit_core.contracts.progress import listening
-from placekit_core.run import progress, terminal
+from placekit_core.run import progress
 from placekit_core.run.lifecycle import next_steps
 from placekit_core.run.progress import Progress
 from placekit_core.run.registry import discover
@@ -85,16 +85,6 @@ class TestTerminal:
         assert any("evaluations, best 12.5 ms" in line for line in lines)
         assert any("placing with a policy" in line for line in lines)
 
-    def test_the_bar_is_left_out_where_there_is_no_room(self, shown: dict[int, str]) -> None:
-        assert "━" in shown[100]
-        assert "━" not in shown[40]
-        assert "…" in shown[40], "a long text is cut"
-
-    def test_the_bar_is_gone_in_the_end(self, shown: dict[int, str]) -> None:
-        end = shown[100][shown[100].index("about about") :]
-        assert not OTHER.search(end)
-        assert "\x1b[1mname" in end
-
     def test_a_log_has_the_same_text(self, shown: dict[int, str]) -> None:
         done = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=True)
         assert "\x1b" not in done.stdout + done.stderr
@@ -104,13 +94,6 @@ class TestTerminal:
         assert " ".join(done.stderr.split()) == (
             "placing with a policy of a rather long name: at most 10,000 evaluations"
         )
-
-    def test_the_width_is_that_of_this_very_stream(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("COLUMNS", raising=False)
-        own, side = pty.openpty()
-        with os.fdopen(own, "rb"), os.fdopen(side, "w") as stream:
-            fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 50, 0, 0))
-            assert terminal.columns(stream) == 50
 
 
 class TestStages:
@@ -137,10 +120,6 @@ class TestStages:
         ]
         assert tables[0] == tables[1] != []
         assert placekit("run", "policy=gone").err.startswith("placekit: no policy named 'gone'")
-
-    def test_from_python_nothing_is_said(self, problem: Any, capsys: pytest.CaptureFixture[str]) -> None:
-        place(problem.graph, cluster=problem.cluster, policy="heft")
-        assert capsys.readouterr().err == ""
 
     def test_long_stages_without_a_terminal(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -170,39 +149,6 @@ class TestReports:
             report_progress("three", 1.0)
         report_progress("nobody listens")
         assert heard == [("outer", "one", 0.5), ("inner", "two", None), ("outer", "three", 1.0)]
-
-    def test_what_is_announced_is_said_once_in_a_run(self) -> None:
-        outer: list[str] = []
-        inner: list[str] = []
-        announce("nobody listens")
-        with listening(lambda *said: None, outer.append):
-            announce("slow")
-            with listening(lambda *said: None, inner.append):
-                announce("slow")
-                announce("slow")
-            announce("slow")
-            announce("slower")
-        assert (outer, inner) == (["slow", "slower"], ["slow"])
-
-    @pytest.mark.parametrize(
-        ("options", "said"),
-        [
-            pytest.param(
-                ("policy=doppler", "trainer=three_stage", "trainer.imitation_episodes=8", "budget.evaluations=40"),
-                "stage 1, imitation: 4 of 8 episodes",
-                marks=pytest.mark.slow,
-            ),
-            (("policy=portfolio", "budget.evaluations=80"), "starts, "),
-        ],
-    )
-    def test_work_without_evaluations(
-        self, options: tuple[str, ...], said: str, placekit: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        heard: list[str] = []
-        monkeypatch.setattr(Progress, "progress", lambda self, text, share: heard.append(text))
-        done: Outcome = placekit("run", "workload=chainmm_small", "log=[]", "run_dir=r", *options)
-        assert done.code == 0, done.err
-        assert any(text.startswith(said) for text in heard), heard
 
 
 def _a_text(run_dir: Path) -> Any:

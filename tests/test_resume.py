@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from placekit_testing.speed import mostly_slow
 
 from placekit_core.contracts.errors import BusyError
-from placekit_core.contracts.files import write_json
-from placekit_core.run.checkpoint import CHECKPOINT
-from placekit_core.run.run_directory import CONFIG, locked, prepare
+from placekit_core.run.run_directory import locked
 
 ARGS = ["workload=chainmm_small", "policy=annealing", "budget.evaluations=120000", "checkpoint_s=0", "seed=3"]
 LEARN = [
@@ -73,15 +70,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("whole")
     finish(start(*ARGS, "run_dir=whole", cwd=folder))
     return outcome(folder / "whole")
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("learner", mostly_slow(RUNS, [], [name for name in RUNS if name != "ppo"]))
-def test_killed_while_learning(tmp_path: Path, learner: str) -> None:
-    finish(start(*RUNS[learner], "run_dir=whole", cwd=tmp_path))
-    uninterrupted = outcome(tmp_path / "whole")
-    assert ("policy.safetensors" in uninterrupted) == (learner != "post")  # one that has nothing to keep
-    kill_and_resume(RUNS[learner], tmp_path, 3, uninterrupted)
 
 
 @pytest.mark.slow
@@ -159,17 +147,3 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
         assert all(path.exists() for path in begun), "another process may be writing them"
     with locked(tmp_path):
         assert not any(path.exists() for path in begun)
-
-
-@pytest.mark.slow
-def test_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
-    from tests.runs import minimal, validate
-
-    run_dir = prepare(tmp_path / "run")
-    write_json(run_dir / CONFIG, validate(minimal()).model_dump(mode="json"))
-    (run_dir / CHECKPOINT).write_bytes(b"PK not really")
-    process = start("resume=run", cwd=tmp_path)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "checkpoint.npz is damaged" in err
-    assert "Traceback" not in err

@@ -11,12 +11,9 @@ import pytest
 from placekit_layers import sequence
 from placekit_scheduling import ListScheduler, b_level
 from placekit_search.coarsening import coarsen
-from placekit_testing.small import machine
-from placekit_testing.speed import mostly_slow
+from placekit_testing.fakes import gpus
 
-from placekit_core import Graph, GraphBuilder, Grouping, Problem, installed, load_programs, quotient, validate_graph
-from placekit_core.contracts import grouping as groupings
-from placekit_core.contracts.graph import Labels, distinct
+from placekit_core import Graph, Problem, installed, load_programs, validate_graph
 
 SIZES, LARGE = (60, 240), (420, 4200)  # layers of planted graphs with 24 operations each
 SLACK = 1.25
@@ -29,7 +26,7 @@ def planted(layers: int) -> Graph:
 
 
 def problem_of(graph: Graph) -> Problem:
-    return Problem.of(graph, machine(4, memory_bytes=2**40))
+    return Problem.of(graph, gpus(4, memory_bytes=2**40))
 
 
 def grouped(graph: Graph) -> Any:
@@ -76,68 +73,3 @@ def check_linear(name: str, sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", STAGES)
 def test_work_is_linear(name: str) -> None:
     check_linear(name, SIZES)
-
-
-@pytest.mark.parametrize("name", mostly_slow(STAGES, [], ["contract"]))
-def test_work_is_linear_up_to_100_000_operations(name: str) -> None:
-    check_linear(name, LARGE)
-
-
-def random_graph(rng: np.random.Generator, n: int) -> Graph:
-    """Sources, kernels and updates in sets that share a device."""
-    builder = GraphBuilder("random")
-    tensors = [builder.source(f"w{i}", 8, colocate=i) for i in range(5)]
-    for i in range(n):
-        read = rng.choice(len(tensors), min(3, len(tensors)), replace=False).tolist()
-        update = i > n - 5
-        tensors += builder.add(
-            f"y{i}", inputs=[tensors[t] for t in read], outputs=[int(rng.integers(1, 9))], flops=float(rng.random()),
-            colocate=i - n + 5 if update else -1,
-        )  # fmt: skip
-    return builder.build()
-
-
-def test_groups_have_the_same_order_without_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short way, where any topological order of the groups will do, gives the graph of the long way."""
-    rng, answers, real = np.random.default_rng(0), list[bool](), groupings._follows
-
-    def told(*arguments: Any) -> bool:
-        answers.append(real(*arguments))
-        return answers[-1]
-
-    for _ in range(60):
-        graph = random_graph(rng, 40)
-        fine = Grouping.colocated(graph)
-        runs = np.sort(rng.integers(0, 12, fine.count))  # neighbours, so that some graphs of groups have no cycle
-        grouping = Grouping.of(runs[fine.group_of]) if rng.random() < 0.5 else fine
-        with monkeypatch.context() as patch:
-            patch.setattr(groupings, "_follows", told)
-            fast = quotient(graph, grouping)
-            patch.setattr(groupings, "_follows", lambda *_: False)
-            assert quotient(graph, grouping).fingerprint == fast.fingerprint
-    assert any(answers), "no graph took the short way"
-    assert False in answers
-
-
-def test_distinct_values_and_compact_labels() -> None:
-    values = np.asarray([5, 3, 3, 9, 5], np.int64)
-    assert distinct(values).tolist() == [3, 5, 9]
-    assert distinct(values[:0]).tolist() == []
-    labels = Labels(np.asarray([3, 1, 3], np.int32), ("a", "b", "c", "d"))
-    assert labels.compact().vocabulary == Labels.of(labels.tolist()).vocabulary == ("d", "b")
-    assert labels.compact().tolist() == labels.tolist()
-
-
-@pytest.mark.slow
-def test_bytes_between_groups_of_large_graphs_do_not_overflow() -> None:
-    """Pairs of tensors and groups are more than 32 bits can number."""
-    from placekit_grouping.contraction import Contraction
-    from placekit_layers.units import Units
-
-    builder = GraphBuilder("long")
-    x = [builder.source("x", 8)]
-    for i in range(60_000):
-        x = builder.add(f"y{i}", inputs=x, outputs=[8], flops=1.0)
-    units = Units.build(builder.build())
-    groups = Contraction(units, np.arange(units.count))
-    assert sum(sum(near.values()) for near in groups.bytes) == 2 * 8 * 60_000

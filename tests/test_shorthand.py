@@ -95,14 +95,3 @@ def test_from_python(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Non
     assert program.graph.n == load_programs(JSON)[0].graph.n
     with pytest.raises(ImporterError, match=r"nothing says what is placed\n  .* or net=\.\.\."):
         load_programs(way="back")
-
-
-@pytest.mark.parametrize("key", ["seed", "other"])
-def test_a_short_form_must_be_an_option_of_its_own(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd(Options):
-        seed: int = 0
-
-    odd = dataclasses.replace(NET, config=Odd, shorthand=(key,))
-    monkeypatch.setattr(Registry, "_contributed", lambda *_: [odd])
-    with pytest.raises(TypeError, match="must be an option of it, and not of a run"):
-        list(installed()._components("importer", "other"))

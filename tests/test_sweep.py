@@ -6,14 +6,12 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from placekit_testing.speed import mostly_slow
 
 import placekit_core.run.pipeline
 import placekit_core.run.run_directory
@@ -98,15 +96,12 @@ def test_jobs_of_one_workload_share_the_program(placekit: Run, monkeypatch: pyte
     assert len(loaded) == 2, "another sweep imports again: a file may have changed"
 
 
-@pytest.mark.parametrize(
-    "again", mostly_slow([SWEEP, ["resume=sweep"]], [["resume=sweep"]]), ids=["the same command", "resume"]
-)
-def test_finished_jobs_are_skipped(placekit: Run, finished: None, tmp_path: Path, again: list[str]) -> None:
+def test_finished_jobs_are_skipped(placekit: Run, finished: None, tmp_path: Path) -> None:
     before = results(tmp_path / "sweep")
     for file in (tmp_path / "sweep" / JOBS[2]).iterdir():  # as a killed process leaves it
         if file.name != "config.json":
             file.unlink()
-    outcome = placekit("run", *again)
+    outcome = placekit("run", "resume=sweep")
     assert outcome.code == 0, outcome.err
     assert computed(outcome) == [JOBS[2]]
     assert skipped(outcome) == [JOBS[0], JOBS[1], JOBS[3]]
@@ -115,23 +110,6 @@ def test_finished_jobs_are_skipped(placekit: Run, finished: None, tmp_path: Path
         "its seconds differ; the others are kept"
     )
     assert json.loads(after[JOBS[2]])["value_s"] == json.loads(before[JOBS[2]])["value_s"]
-
-
-@pytest.mark.slow
-def test_killed_between_the_result_and_the_end(placekit: Run, finished: None, tmp_path: Path) -> None:
-    left = tmp_path / "sweep" / JOBS[0] / "checkpoint.npz"
-    left.write_bytes(b"")
-    assert "missing" not in placekit("compare", "sweep").out
-    outcome = placekit("run", *SWEEP)
-    assert (outcome.code, skipped(outcome)) == (0, JOBS)
-    assert not left.exists()
-
-
-@pytest.mark.slow
-def test_more_seeds_join_the_sweep(placekit: Run, finished: None, tmp_path: Path) -> None:
-    outcome = placekit("run", *SWEEP, "seed=1,2,3")
-    assert len(computed(outcome)) == 2
-    assert "number of seeds 3" in outcome.out
 
 
 @pytest.mark.slow
@@ -147,13 +125,6 @@ def test_a_run_of_another_configuration_is_an_error_of_its_job(placekit: Run, fi
     assert "placekit: 2 jobs of the sweep failed" in outcome.err
     assert skipped(outcome) == JOBS[2:]
     assert results(tmp_path / "sweep") == before
-
-
-@pytest.mark.slow
-def test_what_changes_no_result_is_no_other_configuration(placekit: Run) -> None:
-    quiet = ["hydra.sweep.subdir=${policy.name}${seed}"]
-    placekit("run", *SWEEP, *quiet)
-    assert len(skipped(placekit("run", *SWEEP, *quiet, "checkpoint_s=1"))) == 4
 
 
 @pytest.mark.slow
@@ -184,27 +155,6 @@ def test_a_bug_in_one_job_loses_no_other(placekit: Run, tmp_path: Path, monkeypa
     assert not path.exists(), "it has succeeded"
 
 
-@pytest.mark.slow
-def test_nothing_that_fits_is_reported_again_and_not_computed_again(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "cluster").mkdir(parents=True)
-    small = (conf_dir() / "cluster" / "p100x4.yaml").read_text().replace("17179869184", "300000")
-    (tmp_path / "conf" / "cluster" / "small.yaml").write_text(small)
-    args = [*SWEEP[:3], "policy=random", "cluster=small,p100x4", "run_dir=sweep", "--config-dir", "conf"]
-    first = placekit("run", *args)
-    before = results(tmp_path / "sweep")
-    assert len(before) == 2
-    for again in (args, ["resume=sweep"]):
-        second = placekit("run", *again)
-        assert second.code == first.code == 1
-        assert second.err == first.err
-        assert "no placement of 'mlp' that fits on 'p100x4' was found" in second.err
-        assert len(skipped(second)) == 2
-        assert results(tmp_path / "sweep") == before
-    [reason] = (tmp_path / "sweep").glob("*/failed.json")
-    reason.unlink()
-    assert "no placement that fits was found" in placekit("run", *args).err
-
-
 def test_missing_jobs_are_listed(placekit: Run, finished: None, tmp_path: Path) -> None:
     for name in ("result.json", "config.json"):
         (tmp_path / "sweep" / JOBS[0] / name).unlink()
@@ -220,43 +170,6 @@ def test_a_sweep_is_never_mixed_with_a_single_run(placekit: Run, finished: None)
     assert "sweep holds a sweep already\n  continue it with `placekit run resume=sweep`" in outcome.err
 
 
-def test_a_damaged_sweep_file_and_an_unwritable_folder(placekit: Run, finished: None, tmp_path: Path) -> None:
-    (tmp_path / "sweep" / "sweep.json").write_text("[]")
-    outcome = placekit("run", "resume=sweep")
-    assert outcome.code == 1
-    assert "sweep/sweep.json is damaged: " in outcome.err
-    assert "give the sweep's command line again" in outcome.err
-    (tmp_path / "file").write_text("")
-    outcome = placekit("run", *SWEEP, "run_dir=file/sweep")
-    assert outcome.code == 1
-    assert outcome.err.startswith("placekit: cannot write to ")
-
-
-@pytest.mark.slow
-def test_the_folders_known_beforehand_are_those_that_are_made(placekit: Run, tmp_path: Path) -> None:
-    args = [
-        "-m",
-        "workload=mlp",
-        "grouper=glob([none,c*])",
-        "seed=range(1,3)",
-        "cluster=mine.yaml",
-        "budget.evaluations=5",
-    ]
-    (tmp_path / "mine.yaml").write_text((conf_dir() / "cluster" / "k80x2.yaml").read_text())
-    assert placekit("run", *args, "run_dir=sweep").code == 0
-    jobs = json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]
-    assert sorted(jobs) == sorted(results(tmp_path / "sweep"))
-
-
-@pytest.mark.slow
-def test_an_experiment_is_a_whole_table(placekit: Run, tmp_path: Path) -> None:
-    outcome = placekit("run", "+experiment=quick", "run_dir=all")
-    assert outcome.code == 0, outcome.err
-    assert len(results(tmp_path / "all")) == 9
-    assert "policy=etf,seed=1" in results(tmp_path / "all")
-    assert "best: " in outcome.out
-
-
 @pytest.mark.slow
 def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None:
     args = ["+experiment=quick", "seed=1,2", "policy=etf,critical_path", "policy.samples=3", "budget.evaluations=20"]
@@ -267,18 +180,6 @@ def test_arguments_win_over_an_experiment(placekit: Run, tmp_path: Path) -> None
     assert found == [(p, s, 3, 20) for p in ("critical_path", "etf") for s in (1, 2)]
     assert placekit("run", "+experiment=quick", "policy=heft", "seed=4", "run_dir=one").code == 0
     assert list(results(tmp_path / "one")) == ["policy=heft,experiment=quick,seed=4"]
-
-
-@pytest.mark.slow
-def test_own_experiments_and_options_of_what_they_sweep(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "experiment").mkdir(parents=True)
-    sweeper = {"params": {"policy": "etf,critical_path", "seed": "1"}}
-    data = {"hydra": {"mode": "MULTIRUN", "sweeper": sweeper}, "budget": {"evaluations": 5}}
-    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text("# @package _global_\n" + yaml.safe_dump(data))
-    args = ["+experiment=mine", "workload=mlp", "policy.samples=2", "--config-dir=conf", "run_dir=out"]
-    outcome = placekit("run", *args)
-    assert outcome.code == 0, outcome.err
-    assert {load_summary(p.parent).config["policy"]["samples"] for p in (tmp_path / "out").glob("*/result.json")} == {2}
 
 
 def test_cfg_and_help_of_an_experiment(placekit: Run) -> None:
@@ -341,19 +242,6 @@ def test_a_file_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_model_that_changed_is_not_skipped_over(placekit: Run, tmp_path: Path) -> None:
-    source = "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, WIDTH), torch.zeros(2, 8)\n"
-    options = ["importer=torch", "importer.module=mymodel:make", "importer.mode=inference"]
-    command = ["-m", *options, f"importer.path={tmp_path}", "policy=etf", "seed=1,2", "run_dir=sweep"]
-    for width, code in (("16", 0), ("16", 0), ("32", 1)):
-        (tmp_path / "mymodel.py").write_text(source.replace("WIDTH", width))
-        sys.modules.pop("mymodel", None)
-        outcome = placekit("run", *command)
-        assert outcome.code == code, outcome.err
-    assert "another program, machine or costs" in outcome.err
-
-
-@pytest.mark.slow
 def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: None, tmp_path: Path) -> None:
     for name in JOBS[:2]:
         path = tmp_path / "sweep" / name / "result.json"
@@ -365,61 +253,3 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     assert outcome.code == 1
     assert skipped(outcome) == JOBS[2:], "the other method's runs stand"
     assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
-
-
-@pytest.mark.slow
-def test_an_interrupted_job_is_not_taken_for_finished(placekit: Run, finished: None, tmp_path: Path) -> None:
-    path = tmp_path / "sweep" / JOBS[0] / "result.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "interrupted"}))
-    outcome = placekit("run", *SWEEP)
-    assert (outcome.code, skipped(outcome), computed(outcome)) == (0, JOBS[1:], JOBS[:1])
-
-
-@pytest.mark.slow
-def test_a_model_that_leaves_python_costs_its_job_only(placekit: Run, tmp_path: Path) -> None:
-    (tmp_path / "leaves.py").write_text("import sys\n\n\ndef make():\n    sys.exit(3)\n")
-    (tmp_path / "stays.py").write_text(
-        "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 8), torch.zeros(2, 8)\n"
-    )
-    options = ["importer=torch", "importer.mode=inference", f"importer.path={tmp_path}", "policy=etf", "run_dir=sweep"]
-    outcome = placekit("run", "-m", *options, "importer.module=leaves:make,stays:make")
-    assert outcome.code == 1
-    assert len(results(tmp_path / "sweep")) == 1
-    assert "1 job of the sweep failed" in outcome.err
-
-
-@pytest.mark.slow
-def test_a_second_command_in_the_folder_forgets_no_missing_job(placekit: Run, finished: None, tmp_path: Path) -> None:
-    (tmp_path / "sweep" / JOBS[0] / "result.json").unlink()
-    outcome = placekit("run", *[a.replace("etf,annealing", "heft") for a in SWEEP])
-    assert outcome.code == 1
-    assert f"missing: sweep/{JOBS[0]}" in outcome.out
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_results_are_written_ends_the_sweep(
-    placekit: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from placekit_report.trace import write_trace as write
-
-    def pressed(*args, **kwargs):
-        signal.raise_signal(signal.SIGINT)
-        return write(*args, **kwargs)
-
-    monkeypatch.setattr("placekit_report.logger.write_trace", pressed)
-    outcome = placekit("run", *SWEEP[:-1])
-    assert outcome.code == 130
-    [only] = results(tmp_path / "sweep").values()
-    assert json.loads(only)["status"] == "finished", "what was being written is whole"
-
-
-@pytest.mark.slow
-def test_a_job_that_another_process_computes_is_left_alone(placekit: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "sweep" / JOBS[0]
-    folder.mkdir(parents=True)
-    with placekit_core.run.run_directory.locked(folder):
-        outcome = placekit("run", *SWEEP)
-    assert outcome.code == 1
-    assert "another run is writing in" in outcome.err
-    assert not (folder / "failed.json").exists()
-    assert placekit("run", *SWEEP).code == 0

@@ -19,7 +19,6 @@ from tests.runs import validate
 PRESETS = {p.name: p.path for p in installed().presets() if p.group == "workload" and p.name != "none" and p.path}
 SMALL = [n for n in PRESETS if n.endswith("_small") or n == "mlp"]
 FAST = ["mlp", "chainmm_small", "planted_small", "rnnlm_small"]
-LONG = ["inception_v3_towers_small", "llama_block_small", "llama_layer_small", "placeto_nmt_small", "placeto_ptb_small"]
 
 
 def importer_of(config: dict[str, Any]) -> tuple[str, str]:
@@ -66,7 +65,7 @@ def test_every_importer_with_its_own_networks_has_a_workload(configs: dict[str, 
             assert entry.component.name in used
 
 
-@pytest.mark.parametrize("name", mostly_slow(SMALL, FAST, LONG))
+@pytest.mark.parametrize("name", mostly_slow(SMALL, FAST, {*SMALL} - {*FAST}))
 def test_small_variants_are_placed(name: str, placekit: Callable, tmp_path: Path) -> None:
     code, _, err = placekit("run", f"workload={name}", "budget.evaluations=20", "log=csv", "run_dir=run")
     assert code == 0, err

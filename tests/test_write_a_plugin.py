@@ -31,15 +31,6 @@ def test_its_commands_do_what_it_shows(tmp_path: Path) -> None:
     play(make_venv(tmp_path / "venv"), GUIDE)
 
 
-@pytest.mark.slow
-def test_a_page_that_shows_something_else_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("```console\n$ placekit new-plugin policy my-method\nplacekit-my-method: done\n```\n")
-    python = make_venv(tmp_path / "venv")
-    with pytest.raises(AssertionError, match="but printed"):
-        play(python, page)
-
-
 def test_the_files_shown_are_those_that_new_plugin_writes() -> None:
     text = GUIDE.read_text()
     kind, name = re.findall(r"^\$ placekit new-plugin (\w+) ([\w-]+)$", text, re.M)[0]

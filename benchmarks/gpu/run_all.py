@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from placekit_cuda.backend import CPUBackend, CUDABackend, MeasuringBackend
 from placekit_inspect.agreement import RANDOM, SEARCH, compare
-from placekit_inspect.ratios import class_ratios, measured_costs
+from placekit_inspect.calibration import class_ratios, measured_costs
 from placekit_sim.simulator import Simulator
 from placekit_testing.sequential import run_sequential
 

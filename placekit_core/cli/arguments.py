@@ -47,23 +47,23 @@ def normalise(argv: list[str], registry: Registry) -> list[str]:
 
 def _with_importer(argv: list[str], registry: Registry) -> list[str]:
     """The arguments, with the importer of a file or of a short form written out. Raises PlacekitError."""
-    files, owners = [a for a in argv if "=" not in a and not a.startswith("~")], shorthands(registry)
-    given = {m["key"]: m["value"] for a in argv if (m := OVERRIDE.fullmatch(a)) and m["key"] in owners}
-    rest = [a for a in argv if a not in files and ((m := OVERRIDE.fullmatch(a)) is None or m["key"] not in given)]
+    owners = shorthands(registry)
+    files = [a for a in argv if "=" not in a and not a.startswith("~")]
+    values = {m["key"]: m["value"] for a in argv if (m := OVERRIDE.fullmatch(a))}
+    given = {key: value for key, value in values.items() if key in owners}
+    rest = [a for a in argv if a not in files and a.lstrip("+").partition("=")[0] not in given]
     component = chosen_by(given, registry)
-    if component is not None and names_file(value := given[component.shorthand[0]], registry):
-        files.append(os.path.expanduser(value))
-        del given[component.shorthand[0]]
+    if component is not None and names_file(given[component.shorthand[0]], registry):
+        files.append(os.path.expanduser(given.pop(component.shorthand[0])))
         component = None
     importer = component.name if component else importer_of(_file(files[0], registry), registry) if files else ""
-    chosen = {
-        m["key"]: m["value"] for a in rest if (m := OVERRIDE.fullmatch(a)) and m["key"] in ("importer", "workload")
-    }
-    others = [f"{key}={value}" for key, value in chosen.items() if value not in (importer, NONE)] if importer else []
-    named = [*files, *([f"{component.shorthand[0]}={given[component.shorthand[0]]}"] if component else []), *others]
+    chosen = {key: values[key] for key in ("importer", "workload") if key in values}
+    named = files + [f"{key}={given[key]}" for key in component.shorthand[:1]] if component else files
+    if importer:
+        named = named + [f"{key}={value}" for key, value in chosen.items() if value not in (importer, NONE)]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} both say what is placed", "give one of them")
-    if given and not importer and not {*chosen, "experiment"} & {a.lstrip("+").partition("=")[0] for a in rest}:
+    if given and not importer and not chosen and "experiment" not in values:
         key, value = next(iter(given.items()))
         first = owners[key][0].shorthand[0]
         raise ConfigError(f"{key}={value} without {first}=", f"give {first}=NAME, or importer.{key}={value}")
@@ -86,6 +86,10 @@ def _file(word: str, registry: Registry) -> str:
             raise ConfigError(f"no file {word!r}", f"did you mean {group}={word}?")
         if "." not in word:
             raise ConfigError(f"no file {word!r}", f"{known_files(registry)}; an option is OPTION=VALUE")
+    if word.endswith(".py"):
+        names = [c.name for c in registry.importers() if "module" in c.config.model_fields]
+        hint = " or ".join(f"importer={name} importer.module={word}:FUNCTION" for name in names)
+        raise ConfigError(f"{word} is Python code: name the function that makes what is placed", hint)
     return word
 
 

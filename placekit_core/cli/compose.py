@@ -30,7 +30,7 @@ from placekit_core.run.config import RunConfig, conf_dir, read_preset
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 from placekit_core.run.request import SECTIONS, Request
 
-FLAGS = ("-m", "--multirun", "--config-dir", "-cd", "--cfg", "-c", "--help", "-h")
+FLAGS = ("-m", "--multirun", "--config-dir", "-cd", "--cfg", "--help", "-h")
 
 
 def compose(argv: list[str], registry: Registry) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def to_dict(config: DictConfig) -> dict[str, Any]:
 
 @contextmanager
 def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
-    """Turn Hydra's errors into one that names what is wrong; for an unknown name, with the names that exist."""
+    """Translate Hydra's errors: name what is wrong, and list the names that exist."""
     try:
         yield
     except MissingConfigException as e:
@@ -205,7 +205,11 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
                 registry.get(group, name)  # raises, with the reason why the plugin is broken
         known = {c.name for c in registry.choices() if c.group == group} or set(e.options or ())
         known |= {path.stem for folder in folders for path in (folder / group).glob("*.yaml")}
-        raise registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), group) from None
+        error = registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), group)
+        if group in ("hydra/launcher", "hydra/sweeper"):  # as Hydra's own plugins are called
+            package = f"hydra-{name.partition('_')[0]}-{group.removeprefix('hydra/')}"
+            error = ConfigError(error.message, f"{error.hint}; is {package} installed?")
+        raise error from None
     except (HydraException, OmegaConfBaseException) as e:
         cause = f" ({_first_line(e.__cause__)})" if isinstance(e.__cause__, OmegaConfBaseException) else ""
         raise ConfigError(_first_line(e) + cause, "quote a value that has brackets, commas or spaces") from None

@@ -114,7 +114,7 @@ def find(argv: list[str], registry: Registry) -> tuple[CommandEntry, list[str]]:
 
 
 def _family(word: str, registry: Registry) -> list[str]:
-    """The commands of two words that begin with `word`; none if it is a command itself."""
+    """The commands of two words that begin with `word`; empty if it is a command itself."""
     return [] if word in registry.commands else [n for n in sorted(registry.commands) if n.startswith(f"{word} ")]
 
 

@@ -23,7 +23,7 @@ def main(argv: list[str], registry: Registry) -> int:
         owner = ""
         for distribution, _, one in sorted(found, key=lambda f: (f[0], f[2].name)):
             if not owner:
-                print(PLURAL.get(kind, f"{kind}s"))
+                print(PLURAL.get(kind, "commands"))
             if owner != distribution:
                 print(f"  {(owner := distribution)}")
             print(wrapped(one.summary, " " * _NAME, f"    {one.name:{_NAME - 5}} "))

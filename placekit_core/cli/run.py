@@ -53,16 +53,21 @@ def _launch(argv: list[str], registry: Registry) -> None:
     """Run what `argv` describes: one run, or a sweep. With `--cfg job`, print its configuration."""
     from placekit_core.cli.compose import compose_all, is_multirun, own_part
 
-    what, argv = _printed(argv)
+    printed = "--cfg" in argv
+    if printed:
+        i = argv.index("--cfg")
+        if argv[i + 1 : i + 2] != ["job"]:
+            raise ConfigError("--cfg needs `job`", "`placekit run --cfg job OPTION=...` prints the configuration")
+        argv = [*argv[:i], *argv[i + 2 :]]
     composed = compose_all(argv, registry)
-    if not what and (is_multirun(argv) or str(composed.hydra.mode).endswith("MULTIRUN")):
+    if not printed and (is_multirun(argv) or str(composed.hydra.mode).endswith("MULTIRUN")):
         from placekit_core.cli.sweep import sweep
 
         check_loggers([composed.log] if isinstance(composed.log, str) else composed.log or (), registry)
         sweep(argv, composed, _job, registry)
         return
     assembly = assemble(Request.of(own_part(composed)), registry)
-    if what:
+    if printed:
         import yaml
 
         print(yaml.safe_dump(assembly.config.model_dump(mode="json"), sort_keys=False), end="")
@@ -70,17 +75,6 @@ def _launch(argv: list[str], registry: Registry) -> None:
     if not assembly.config.run_dir.strip():
         raise ConfigError("option 'run_dir' has no value", "write run_dir=PATH")
     _run(assembly, Path(assembly.config.run_dir), resume=False)
-
-
-def _printed(argv: list[str]) -> tuple[bool, list[str]]:
-    """Whether `--cfg job` asks for the configuration only, and the other arguments. Raises ConfigError."""
-    for flag in ("--cfg", "-c"):
-        if flag in argv:
-            i = argv.index(flag)
-            if argv[i + 1 : i + 2] != ["job"]:
-                raise ConfigError(f"{flag} needs `job`", "`placekit run --cfg job OPTION=...` prints the configuration")
-            return True, [*argv[:i], *argv[i + 2 :]]
-    return False, argv
 
 
 def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | None:

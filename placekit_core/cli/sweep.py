@@ -60,6 +60,9 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
 
     directory = Path(str(config.hydra.sweep.dir))
     with opened(argv, registry) as found:
+        for group, name in registry.duplicates():
+            if any(name in o.partition("=")[2].split(",") for o in found if key_of(o) == group):
+                registry.check_choices({group: name})  # raises
         shared, folders = _plan(found, config)
     if folders == []:
         raise ConfigError(

@@ -26,10 +26,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from placekit_core.contracts.arrays import cached_arrays, read_only
 from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
-from placekit_core.contracts.files import MAX_DIGITS, parse_yaml, read_bytes, reading
+from placekit_core.contracts.files import parse_yaml, read_bytes, reading
 
 MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
-_LATER = ("launches_ahead", "reserve_bytes", "headroom")  # fields of kinds that files and fingerprints may lack
+# fields of kinds that count in a fingerprint only where they are used, so that older fingerprints stay valid
+_OMIT_IF_DEFAULT = ("launches_ahead", "reserve_bytes", "headroom")
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
 
 # Classes of operations: the rows of the efficiency table in costs.py.
@@ -49,8 +50,6 @@ def _number(value: Any) -> Any:
 
 def _whole(value: Any) -> Any:
     """A number of bytes may be written `11e9`."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= MAX_DIGITS:
-        return int(value)
     number = _number(value)
     return int(number) if isinstance(number, float) and number.is_integer() else value
 
@@ -91,13 +90,9 @@ class DeviceKind(_Model):
     efficiency: dict[OperationClass, Efficiency] = {}
 
     @model_validator(mode="after")
-    def _has_float32(self) -> DeviceKind:
+    def _possible(self) -> DeviceKind:
         if "float32" not in self.flops_per_s:
             raise ValueError("flops_per_s needs at least float32: dtypes that are not listed use its rate")
-        return self
-
-    @model_validator(mode="after")
-    def _leaves_memory(self) -> DeviceKind:
         if self.usable_bytes < 1:
             raise ValueError("reserve_bytes and headroom leave nothing of memory_bytes")
         return self
@@ -133,7 +128,7 @@ class Direction(_Model):
 class Link(Direction):
     """A connection between `a` and `b` (names or patterns), or between all pairs of `mesh`.
 
-    Full duplex by default, both directions alike; `reverse` describes b to a where it differs.
+    Full duplex by default, with the same rate in both directions; `reverse` describes b to a where it differs.
     """
 
     a: str | None = None
@@ -254,9 +249,8 @@ class Cluster(_Model):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything but the name and description."""
-        # fields that were added later count only where they are used: other fingerprints stay what they were
-        later = {kind: {name for name in _LATER if not getattr(k, name)} for kind, k in self.kinds.items()}
-        text = self.model_dump_json(exclude={"name": True, "description": True, "kinds": later})
+        unused = {kind: {name for name in _OMIT_IF_DEFAULT if not getattr(k, name)} for kind, k in self.kinds.items()}
+        text = self.model_dump_json(exclude={"name": True, "description": True, "kinds": unused})
         return hashlib.sha256(b"placekit-cluster-1\0" + text.encode()).hexdigest()[:32]
 
     def device_index(self, name: str) -> int:
@@ -310,15 +304,10 @@ def _capacity(value: int | str) -> int:
 
 
 def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
-    """Devices that match `pattern`. A plain name without a match is a hub; a pattern or `KIND:0` without one is an error."""
+    """The devices that match `pattern`; else the hub of this name. Raises ClusterError for a pattern or `KIND:0`."""
     found = fnmatch.filter(names, pattern)
-    if not found and any(c in pattern for c in "*?["):
+    if not found and re.search(r"[*?[]|:\d+$", pattern):
         raise ClusterError(f"link end {pattern!r} matches no device", f"devices: {listed(names, pattern)}")
-    if not found and re.fullmatch(r".+:\d+", pattern):
-        raise ClusterError(
-            f"link end {pattern!r} looks like a device, but there is none of that name",
-            f"devices: {listed(names, pattern)}",
-        )
     return found or [pattern]
 
 

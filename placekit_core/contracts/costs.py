@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from placekit_core.contracts.arrays import read_only
 from placekit_core.contracts.cluster import Cluster, Efficiency, OperationClass
 from placekit_core.contracts.errors import PlacekitError
 from placekit_core.contracts.files import FileModel, read_json
@@ -57,23 +58,16 @@ class CostTable:
     measured: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        for name in ("op_s", "measured"):
-            values = getattr(self, name)
-            if isinstance(values, np.ndarray) and values.flags.writeable:  # `check` names what is no array
-                own = values.view()  # the caller's array stays as it is
-                own.setflags(write=False)
-                object.__setattr__(self, name, own)
+        read_only(self.op_s, self.measured)
 
     def check(self, graph: Graph) -> None:
         """Raise PlacekitError, naming the operation and the value, unless these can be costs of `graph`."""
         shape = (graph.n, len(self.kinds))
-        for key in ("op_s", "measured"):
-            values: Any = getattr(self, key)
-            if np.shape(values) != shape or getattr(values, "dtype", np.dtype(object)).kind not in "biuf":
-                raise PlacekitError(
-                    f"the costs of {graph.name!r} have {key} of shape {np.shape(values)}",
-                    f"it is an array of numbers of shape {shape}: operations, device kinds ({', '.join(self.kinds)})",
-                )
+        if self.op_s.shape != shape:
+            raise PlacekitError(
+                f"the costs of {graph.name!r} have shape {self.op_s.shape}",
+                f"it must be {shape}: operations, device kinds ({', '.join(self.kinds)})",
+            )
         allowed = np.where(graph.kernel, MAX_SECONDS, 0.0)[:, None]
         bad = np.argwhere(~((self.op_s >= 0) & (self.op_s <= allowed)))  # true for NaN, too
         if len(bad):
@@ -167,16 +161,9 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
 
 
 def _launches(graph: Graph) -> NDArray[np.float64]:
-    """[n] launches of each operation: the column `launches`, else 1. Raises PlacekitError for figures that cannot be."""
+    """[n] launches of each operation: the column `launches`, else 1."""
     column = graph.columns.get("launches")
-    if column is None:
-        return np.ones(graph.n)
-    if isinstance(column, Labels) or column.dtype.kind not in "iuf" or not (np.isfinite(column) & (column >= 0)).all():
-        raise PlacekitError(
-            f"column `launches` of graph {graph.name!r} has values that are no numbers of launches",
-            "it is a number of at least 0 for each operation; 1 is a launch of its own",
-        )
-    return np.asarray(column, np.float64)
+    return np.ones(graph.n) if column is None else np.asarray(column, np.float64)
 
 
 def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable:

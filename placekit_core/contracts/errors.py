@@ -102,10 +102,8 @@ def listed(names: Iterable[str], near: str = "", listing: str = "") -> str:
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", noun: str = "option") -> tuple[str, str]:
     """Message and hint for pydantic's error: the name of each wrong option, its value, the closest name that exists."""
     count = error.error_count()
-    if count > _MANY:  # a file may have any number of them
-        return f"{count:,} {noun}s are wrong", ""
     lines, hints = [], []
-    for x in error.errors(include_url=False)[:_TOLD]:
+    for x in error.errors(include_url=False)[:_SHOWN]:
         where, value = shortened((prefix + ".".join(map(str, x["loc"]))).rstrip(".")), _VALUES.repr(x["input"])
         if x["type"] == "extra_forbidden":
             known = list(_fields(model, x["loc"][:-1]))
@@ -116,16 +114,16 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
             lines.append(f"{where} is a section of options, not a value (got {value})")
             hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))
         else:
-            said = x["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
+            text = x["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
             got = "" if isinstance(x["input"], Mapping) else f" (got {value})"  # a rule about several options
-            lines.append(": ".join(filter(None, [where, f"{said[:1].lower()}{said[1:]}{got}"])))
-    if count > _TOLD:
-        lines.append(f"and {count - _TOLD:,} more")
+            lines.append(": ".join(filter(None, [where, f"{text[:1].lower()}{text[1:]}{got}"])))
+    if count > _SHOWN:
+        lines.append(f"and {count - _SHOWN:,} more")
     return "; ".join(lines), " ".join(dict.fromkeys(hints))
 
 
-_TOLD, _MANY = 8, 100_000
-"""A message names at most `_TOLD` mistakes; if there are more than `_MANY`, it only counts them."""
+_SHOWN = 8
+"""How many mistakes a message names."""
 _LONG = 600  # characters
 _TWO_LINES, _CLOSEST = 160, 8
 _VALUES = reprlib.Repr()

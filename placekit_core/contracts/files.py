@@ -1,7 +1,7 @@
 """Files: written atomically, and read safely where they come from outside.
 
-A file from outside may hold anything. It is read up to a size limit; its numbers, nesting, aliases and characters are
-limited; then one pydantic model checks every field. Any problem becomes the caller's error, which names the file.
+A file from outside may hold anything. It is read up to a size limit, then a pydantic model checks every field. Any problem
+becomes the caller's error, which names the file.
 
 `parse_json`, `parse_yaml`, `checked` and `parse_arrays` (arrays.py) raise ValueError, which says what is wrong with the
 content; `read_bytes` raises OSError, too. `reading` turns both into the caller's error; `read_json` does all of this.
@@ -10,16 +10,13 @@ content; `read_bytes` raises OSError, too. `reading` turns both into the caller'
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
 import re
 import reprlib
-import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -31,18 +28,11 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 MAX_BYTES = 64 * 2**20
-MAX_VALUES = 500_000
-"""Limit on the members and elements in a JSON file."""
 MAX_YAML_BYTES, MAX_YAML_VALUES = 2**20, 50_000
 """Limits for a YAML file; an alias counts as many values as the part that it repeats."""
 MAX_DEPTH = 100
-MAX_DIGITS = 300  # every whole number of so many digits fits in a float
 PARTIAL = re.compile(r"\..+\.\d+\.part")
 """Names of the temporary files of `write_atomically`."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_MANY_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS}}}")
-_NUMBERS = frozenset({int, float, bool, type(None)})
-_LONG_NUMBER = re.compile(rf"[-+]?[0-9a-fA-FxX_:.]{{{MAX_DIGITS + 1},}}")
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -124,33 +114,22 @@ def read_json(
     error: type[PlacekitError],
     what: str = "",
     hint: str = "",
-    values: int = MAX_VALUES,
     limit: int = MAX_BYTES,
 ) -> Model:
-    """The content of a JSON file, as `model`. Raises `error`; see `reading`, and `parse_json` for the limits."""
+    """Read a JSON file of at most `limit` bytes as `model`. Raises `error`; see `reading`."""
     with reading(path, error, what, hint):
-        return checked(parse_json(read_bytes(path, limit), values, limit), model)
+        return checked(parse_json(read_bytes(path, limit)), model)
 
 
 def read_bytes(path: Path | Traversable, limit: int = MAX_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes. Raises OSError, or ValueError if it has more."""
     with path.open("rb") as file:
-        size = 0  # unknown, as for a pipe or a device
-        if file.seekable():
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-        data: bytes = b"" if size > limit else file.read((size or limit) + 1)
-    if max(size, len(data)) > limit:
-        raise ValueError(f"it has more than {limit:,} bytes")
+        size = file.seek(0, os.SEEK_END)
+        if size > limit:
+            raise ValueError(f"it has more than {limit:,} bytes")
+        file.seek(0)
+        data: bytes = file.read(size)
     return data
-
-
-def read_head(path: Path, size: int) -> bytes:
-    """The first `size` bytes of a file, or all that it has. Raises OSError, also for a pipe: its bytes come only once."""
-    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # opening a pipe waits for who writes to it
-        raise OSError(errno.EINVAL, "it is a pipe or a device")
-    with path.open("rb") as file:
-        return file.read(size)
 
 
 def parse_text(data: bytes) -> str:
@@ -161,22 +140,10 @@ def parse_text(data: bytes) -> str:
         raise ValueError(f"it is not text: byte {e.start} is not UTF-8") from None
 
 
-def check_json_size(data: bytes, values: int = MAX_VALUES, limit: int = MAX_BYTES) -> None:
-    """Raise ValueError if this JSON has more than `limit` bytes or more than `values` values, commas in texts included."""
-    if len(data) > limit:
-        raise ValueError(f"it has more than {limit:,} bytes")
-    if sum(map(data.count, (b",", b"[", b"{"))) > values:
-        raise ValueError(f"it has more than {values:,} values")
-
-
-def parse_json(data: bytes, values: int = MAX_VALUES, limit: int = MAX_BYTES) -> Any:
-    """Plain data from JSON with at most `values` values, in at most `limit` bytes. Raises ValueError."""
-    check_json_size(data, values, limit)  # before the values take memory
-    text = parse_text(data)
+def parse_json(data: bytes) -> Any:
+    """Parse JSON. Raises ValueError."""
     try:
-        # a function for each number takes most of the time of a large file, so only where one may be too long
-        parse_int = _integer if _MANY_DIGITS.search(text) else None
-        return plain(json.loads(text, object_pairs_hook=_members, parse_int=parse_int))
+        return json.loads(parse_text(data), object_pairs_hook=_members)
     except RecursionError:
         raise ValueError(f"invalid JSON: {_TOO_DEEP}") from None
     except ValueError as e:
@@ -184,21 +151,26 @@ def parse_json(data: bytes, values: int = MAX_VALUES, limit: int = MAX_BYTES) ->
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Plain data from one YAML document, without tags. Raises ValueError."""
+    """Parse one YAML document into plain data: no tags, and no key twice. Raises ValueError."""
     import yaml
 
     if len(data) > MAX_YAML_BYTES:
         raise ValueError(f"it has more than {MAX_YAML_BYTES:,} bytes")
-    text = parse_text(data)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if counts and (twice := counts.most_common(1)[0])[1] > 1:
+                raise ValueError(f"line {node.start_mark.line + 1}: key {twice[0]!r:.60} occurs twice")
+            return super().construct_mapping(node, deep)
+
     try:
-        _check_events(yaml.parse(text, loader))
-        return plain(yaml.load(text, loader))
-    except RecursionError:  # mappings merged into mappings
+        return plain(yaml.load(parse_text(data), Loader), MAX_YAML_VALUES)
+    except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     except yaml.YAMLError as e:
-        said = " ".join(str(e).split()).replace(' in "<unicode string>",', " in")
-        raise ValueError(f"it is not YAML: {said}") from None
+        problem = " ".join(str(e).split()).replace(' in "<unicode string>",', " in")
+        raise ValueError(f"it is not YAML: {problem}") from None
 
 
 def checked(data: Any, model: type[Model]) -> Model:
@@ -213,37 +185,25 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
 def plain(data: T, values: float = math.inf) -> T:
-    """`data` itself. Raises ValueError unless it has only JSON types and valid Unicode, and is not too deep or large."""
+    """Return `data`. Raises ValueError unless it has only JSON types, at most `values` of them, and is not too deep.
+
+    A part that is repeated, as YAML's aliases do, counts each time.
+    """
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
-        lists = 0  # elements of lists
         for value in level:
-            if isinstance(value, str):
-                if not value.isascii() and _SURROGATE.search(value):
-                    raise ValueError(f"{shortened(ascii(value))} is not valid Unicode")
-            elif isinstance(value, dict):
-                inner += value
-                inner += value.values()
-                values -= 2 * len(value)
-            elif isinstance(value, list):
-                inner += [part for part in value if type(part) not in _NUMBERS]
+            if isinstance(value, dict | list):
                 values -= len(value)
-                lists += len(value)
-            elif type(value) not in _NUMBERS:
+                if values < 0:
+                    raise ValueError("it has too many values")
+                inner += [*value, *value.values()] if isinstance(value, dict) else value
+            elif not isinstance(value, str | int | float | None):
                 raise ValueError(f"{value} is a {type(value).__name__}: quote it")
-        if values < 0:
-            raise ValueError("it has too many values")
-        if not inner and not lists:
+        if not inner:
             return data
         level = inner
     raise ValueError(_TOO_DEEP)
-
-
-def _integer(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"a number has {len(text):,} digits")
-    return int(text)
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -253,51 +213,3 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
         raise ValueError(f"an object has the member {twice!r:.60} twice: {reprlib.repr(members)}")
     return members
-
-
-@dataclass
-class _Collection:
-    """A list or mapping of a YAML document that has begun and not ended yet."""
-
-    anchor: str | None
-    before: int  # values before it
-    keys: set[str] | None  # None for a list
-    children: int = 0
-
-
-def _check_events(events: Iterable[Any]) -> None:
-    """Raise ValueError for YAML that has tags or a key twice, or that is too large or deep with its aliases expanded."""
-    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent, MappingStartEvent, NodeEvent, ScalarEvent
-
-    sizes: dict[str | None, int] = {}  # values at each anchor
-    count, parents = 0, list[_Collection]()
-    for event in events:
-        if isinstance(event, CollectionEndEvent):
-            closed = parents.pop()
-            sizes[closed.anchor] = count - closed.before
-        if not isinstance(event, NodeEvent):
-            continue
-        line = f"line {event.start_mark.line + 1}: "
-        if isinstance(event, AliasEvent) and event.anchor not in sizes:
-            raise ValueError(f"{line}alias *{event.anchor} has no anchor before it, or is inside its own anchor")
-        if getattr(event, "tag", None) is not None:
-            raise ValueError(f"{line}it has the tag {event.tag}, and may hold plain data only")
-        parent = parents[-1] if parents else _Collection(None, 0, None)
-        parent.children += 1
-        if isinstance(event, ScalarEvent):
-            if event.implicit[0] and _LONG_NUMBER.fullmatch(event.value):
-                raise ValueError(f"{line}a number has {len(event.value):,} digits")
-            if parent.keys is not None and parent.children % 2:  # keys and values take turns
-                if event.value in parent.keys:
-                    raise ValueError(f"{line}key {event.value!r:.60} occurs twice")
-                parent.keys.add(event.value)
-        if isinstance(event, CollectionStartEvent):
-            keys = set[str]() if isinstance(event, MappingStartEvent) else None
-            parents.append(_Collection(event.anchor, count, keys))
-        count += sizes[event.anchor] if isinstance(event, AliasEvent) else 1
-        if isinstance(event, ScalarEvent):
-            sizes[event.anchor] = 1
-        if len(parents) > MAX_DEPTH:
-            raise ValueError(_TOO_DEEP)
-        if count > MAX_YAML_VALUES:
-            raise ValueError(f"it has more than {MAX_YAML_VALUES:,} values, those of its aliases included")

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.contracts.arrays import cached_arrays
+from placekit_core.contracts.arrays import cached_arrays, read_only
 from placekit_core.contracts.errors import GraphError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -132,15 +132,8 @@ class Graph:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        taken = sorted({f.name for f in dataclasses.fields(self)} & set(self.columns))
-        if taken:
-            raise GraphError(
-                f"extra column {taken[0]!r} of graph {self.name!r} has the name of a field", "give it another name"
-            )
         for column in self.all_columns().values():
-            values = column.codes if isinstance(column, Labels) else column
-            if isinstance(values, np.ndarray):  # `validate_graph` names a column that is not
-                values.setflags(write=False)
+            read_only(column.codes if isinstance(column, Labels) else column)
 
     def all_columns(self) -> dict[str, Column]:
         """Every column by name, the extra ones included."""

@@ -65,7 +65,7 @@ class Grouping:
         """
         works = graph.kernel & (graph.phase != PHASES.index("update"))
         tied = np.flatnonzero(graph.colocate >= 0)
-        used = np.unique(graph.colocate[tied[works[tied]]])  # sets of which a kernel computes more than an update
+        used = np.unique(graph.colocate[tied[works[tied]]])  # sets with a kernel that is not an update
         holds = np.unique(graph.colocate[tied[~graph.kernel[tied]]])
         set_apart = np.isin(graph.colocate, np.setdiff1d(holds, used)) & (graph.colocate >= 0)
         apart = set_apart | (~graph.kernel & (graph.colocate < 0))
@@ -109,7 +109,7 @@ def quotient(graph: Graph, grouping: Grouping) -> Graph:
     key = distinct(tensor[cross].astype(np.int64) * g + b[cross])
     sent, to = (key // g).astype(np.int64), key % g
     source = group[graph.tensor_producer[sent]].astype(np.int64)
-    order = _order_of_groups(graph, group.astype(np.int64), g, key)
+    order = _order_of_groups(graph, group.astype(np.int64), g)
     swap = order[source] > order[to]
     low, high = np.where(swap, to, source), np.where(swap, source, to)
     pair, inverse = np.unique(low * g + high, return_inverse=True)
@@ -151,7 +151,7 @@ def _sums(values: NDArray[Scalar], members: NDArray[np.integer], begin: NDArray[
 
 
 def _common_types(graph: Graph, group: NDArray[np.int32], g: int) -> Labels:
-    """[g] device types that may run all operations of a group, in the form of `Graph.allowed`; `none` if there are none."""
+    """[g] device types that may run all operations of a group, in the form of `Graph.allowed`; `none` if no type may."""
     if len(graph.allowed.vocabulary) <= 1:
         return Labels(np.zeros(g, np.int32), (_common(graph.allowed.vocabulary),) if g else ())
     size = len(graph.allowed.vocabulary)
@@ -173,50 +173,22 @@ def _common(limits: Iterable[str]) -> str:
     return ("|".join(sorted(set.intersection(*types))) or "none") if types else ""
 
 
-def _order_of_groups(graph: Graph, group: NDArray[np.int64], g: int, sent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[g] position of each group: a topological order of the strongly connected sets of groups, then first kernel.
-
-    `sent`: the tensors that cross, as `tensor * g + group that reads it`.
-    """
+def _order_of_groups(graph: Graph, group: NDArray[np.int64], g: int) -> NDArray[np.int64]:
+    """[g] position of each group: a topological order of the strongly connected sets of groups, then first kernel."""
     position = np.empty(graph.n, np.int64)
     position[graph.topological_order] = np.arange(graph.n)
     rank = np.full(g, np.iinfo(np.int64).max)
     kernels = np.flatnonzero(graph.kernel)
     np.minimum.at(rank, group[kernels], position[kernels])
-    only_sources = rank == np.iinfo(np.int64).max  # groups of sources only come first: nothing orders them
+    only_sources = rank == np.iinfo(np.int64).max  # they come first: nothing orders them
     rank[only_sources] = -1
     u, v = graph.op_edges
     ordered = graph.kernel[u] & (group[u] != group[v])
     key = distinct(group[u[ordered]] * g + group[v[ordered]])
-    low, high = key // g, key % g
-    if np.all(rank[low] < rank[high]) and _follows(graph, group, g, sent, key, only_sources):
-        return np.argsort(np.argsort(rank, kind="stable"), kind="stable")
-    component = strongly_connected(g, low, high)
-    # strongly_connected numbers components in topological order
+    component = strongly_connected(g, key // g, key % g)  # numbered in topological order
     result = np.empty(g, np.int64)
     result[np.lexsort((rank, component, ~only_sources))] = np.arange(g)
     return result
-
-
-def _follows(
-    graph: Graph, group: NDArray[np.int64], g: int, sent: NDArray[np.int64], key: NDArray[np.int64],
-    only_sources: NDArray[np.bool_],
-) -> bool:  # fmt: skip
-    """Whether every topological order of the groups puts those that exchange data in the same order.
-
-    `key`: the pairs of groups that kernels order, ascending, as `first * g + then`. Two groups that exchange nothing but what a
-    source of one of them holds, beside its kernels, may come in any order.
-    """
-    producer = graph.tensor_producer[sent // g]
-    source, to = group[producer], sent % g
-    loose = ~graph.kernel[producer] & ~only_sources[source]
-    source, to = source[loose], to[loose]
-    if not len(source):
-        return True
-    known = np.sort(np.concatenate([key, (key % g) * g + key // g]))
-    pair = source * g + to
-    at = np.searchsorted(known, pair)
-    return bool(np.all(known[np.minimum(at, len(known) - 1)] == pair)) if len(known) else False
 
 
 def strongly_connected(n: int, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,12 @@ KINDS = ("importer", "grouper", "policy", "trainer", "backend")
 class Component:
     """Describes one component of a plugin. Listing plugins reads only this, so it imports nothing heavy.
 
-    Importers have `ImporterComponent`, policies `PolicyComponent`.
+    Importers need an `ImporterComponent`. A policy with a trainer of its own, or one that is a baseline, has a `PolicyComponent`.
 
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
         summary: one line for `placekit plugins`.
-        config: pydantic model of its options, the only source of defaults.
+        config: pydantic model of its options, the only source of defaults: every option has one, and none is called `name`.
         target: `"module:Class"`, imported at first use.
         paper: the source of the method, if it is published.
     """
@@ -47,7 +47,7 @@ class Component:
 
 @dataclass(frozen=True)
 class PolicyComponent(Component):
-    """Describes a policy.
+    """Describes a policy that has a trainer of its own, or that is a baseline.
 
     Attributes:
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.
@@ -88,8 +88,8 @@ class ImporterComponent(Component):
         return self.writes if isinstance(self.writes, tuple) else self.files if self.writes else ()
 
 
-COMPONENT: Mapping[str, type[Component]] = {"importer": ImporterComponent, "policy": PolicyComponent}
-"""How components of a kind are described; of the other kinds, by `Component`."""
+COMPONENT: Mapping[str, type[Component]] = {"importer": ImporterComponent}
+"""How components of a kind have to be described; those of other kinds by `Component`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def placekit_groupers() -> list[Component]:
 
 
 @hookspec
-def placekit_policies() -> list[PolicyComponent]:
+def placekit_policies() -> Sequence[Component]:
     """Return the policies of this plugin."""
 
 

@@ -77,7 +77,7 @@ class Grouper(Plugin):
     acyclic: ClassVar[bool] = True
     """The forward phase of the graph of groups has no cycle (the whole step may have: groups hold their gradients)."""
     requested: ClassVar[bool] = True
-    """Who chooses it wants groups: a run says so where a policy groups the operations by itself and does not use it."""
+    """Whether choosing this grouper is a request: the run notes it if the policy ignores groups."""
 
     @abstractmethod
     def group(self, graph: Graph, rng: Generator) -> Grouping:
@@ -277,10 +277,10 @@ class Trainer(Plugin):
 
 
 class Backend(Plugin):
-    """Says how good placements are."""
+    """Evaluates placements: by simulation, or by running the program."""
 
     objective: str = "makespan"
-    """What its values are, and searches minimise; it may depend on the options. Any name is fine, such as `energy`.
+    """What is minimised; it may depend on the options. Any name is fine, such as `energy`.
 
     Known to placekit: `makespan`, one step from its beginning to its end; `max_load`, the busiest device of a pipeline;
     `blocking_latency`, one sample through blocking calls; `step`, a step of several micro-batches; `throughput`, one
@@ -313,7 +313,7 @@ class Backend(Plugin):
         return ""
 
     def others(self) -> str:
-        """What other programs use of the devices that it measures on, as text; empty if nothing, or if it is not known.
+        """How much other programs use the devices that it measures on, as text; empty if they do not, or if unknown.
 
         A run that measures asks once, before `open`, and puts the answer into a note.
         """

@@ -8,19 +8,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import Field
-
-from placekit_core.contracts.files import FileModel
-
 HISTORY = ("evaluations", "seconds", "value_s", "mean_s", "best_s")
 """The columns of a history: a row per evaluated batch, with its best value and its mean, and the best so far."""
-
-
-class LedgerState(FileModel):
-    """The used part of a budget."""
-
-    evaluations: int = Field(ge=0)
-    seconds: float = Field(ge=0)
 
 
 class Ledger:
@@ -92,8 +81,7 @@ class Ledger:
         """The state that `restore` takes."""
         return {"evaluations": self.evaluations, "seconds": self.seconds}
 
-    def restore(self, state: Mapping[str, Any] | LedgerState) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a value of `state`."""
-        saved = LedgerState.model_validate(state)
-        self.evaluations, self._used_s = saved.evaluations, saved.seconds
+        self.evaluations, self._used_s = state["evaluations"], state["seconds"]
         self._since, self._new = None, True

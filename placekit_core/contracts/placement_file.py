@@ -22,9 +22,8 @@ from placekit_core.contracts.problem import Problem
 PLACEMENT_FILE = "placement.json"
 """Name of the placement file of a run, in the folder of each program."""
 
-
-MAX_BYTES, MAX_VALUES = 2**30, 2**24
-"""Limits of the reader: a graph has up to 4 million operations, each with a device and a priority, and commas in its name."""
+MAX_BYTES = 2**30
+"""The largest placement file that is read: a graph has up to 4 million operations, each with a device and a priority."""
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -92,7 +91,16 @@ def load_placement(path: str | Path, problem: Problem) -> Placement:
     _check_same(path, "graph", file.graph, file.fingerprints, problem.graph.fingerprint)
     _check_same(path, "cluster", file.cluster, file.fingerprints, problem.cluster.fingerprint)
     device, priority = _by_operation(path, file, problem.graph, problem.cluster.device_names)
-    return problem.placement(*problem.collapse(device, priority, str(path)))
+    group = problem.grouping.group_of
+    _, first = np.unique(group, return_index=True)
+    torn = np.flatnonzero(device != device[first][group])
+    if len(torn):
+        names = (problem.graph.op_name[v] for v in (torn[0], first[group[torn[0]]]))
+        raise PlacementError(
+            f"{path} puts {' and '.join(map(repr, names))} on different devices",
+            "they belong to one group here; use the grouping that it was made with",
+        )
+    return problem.placement(device[first], None if priority is None else priority[first])
 
 
 def load_assignment(path: str | Path, graph: Graph) -> Assignment:
@@ -105,9 +113,7 @@ def load_assignment(path: str | Path, graph: Graph) -> Assignment:
 def read_placement(path: str | Path) -> PlacementFile:
     """The content of a placement file. Raises PlacementError if the file is not one."""
     hint = "a run that found a placement writes it as placement.json"
-    return read_json(
-        Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint, values=MAX_VALUES, limit=MAX_BYTES
-    )
+    return read_json(Path(path), PlacementFile, error=PlacementError, what="placement", hint=hint, limit=MAX_BYTES)
 
 
 def _check_same(path: str | Path, what: str, name: str, fingerprints: Mapping[str, str], own: str) -> None:

@@ -129,21 +129,6 @@ class Problem:
         """[..., g] values of groups to [..., n] values of their operations."""
         return np.ascontiguousarray(values[..., self.grouping.group_of])
 
-    def collapse(
-        self, device: NDArray[np.int16], priority: NDArray[np.float32] | None, source: str
-    ) -> tuple[NDArray[np.int16], NDArray[np.float32] | None]:
-        """[n] devices and priorities of operations to [g]. Raises PlacementError if a group is split over devices."""
-        group = self.grouping.group_of
-        _, first = np.unique(group, return_index=True)
-        torn = np.flatnonzero(device != device[first][group])
-        if len(torn):
-            v = int(torn[0])
-            raise PlacementError(
-                f"{source} puts {self.graph.op_name[v]!r} and {self.graph.op_name[first[group[v]]]!r} on different devices",
-                "they belong to one group here; use the grouping that it was made with",
-            )
-        return device[first], None if priority is None else priority[first]
-
     def placement(self, device: ArrayLike, priority: ArrayLike | None = None) -> Placement:
         """One checked placement of this problem from devices [g] and priorities [g]."""
         batch = self.check(Placements.of(device, priority))

@@ -1,4 +1,4 @@
-"""Progress: a component that works for long without evaluating says how far it is; the run shows it on a terminal."""
+"""Progress of long work: components report it, and the run shows it on a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Listener = Callable[[str, float | None], None]
 Speaker = Callable[[str], None]
 
 _listeners: list[Listener] = []
-_speakers: list[tuple[Speaker, set[str]]] = []  # and what was said already
+_speakers: list[tuple[Speaker, set[str]]] = []  # with the texts already shown
 
 
 def report_progress(text: str, share: float | None = None) -> None:
-    """Say what is going on, in a few words, and the share of it that is done, in [0, 1]; None if that is not known.
+    """Report what is going on, in a few words, and the share that is done, in [0, 1]; None if unknown.
 
     For importers, groupers, policies, trainers and backends, in steps that take longer than about two seconds. It may be called
     often and from any thread, changes no result, and does nothing if nobody listens.
@@ -23,7 +23,7 @@ def report_progress(text: str, share: float | None = None) -> None:
 
 
 def announce(text: str) -> None:
-    """Say why a run takes longer than others, in a line that stays: once in a run, however often it is called."""
+    """Explain why a run takes longer than others, in a line that stays. A text is shown once in a run."""
     if _speakers and text not in _speakers[-1][1]:
         _speakers[-1][1].add(text)
         _speakers[-1][0](text)

@@ -61,7 +61,7 @@ def compared(value_s: float, base_s: float, spread_s: float | None = None, unit:
 
     In another unit than seconds: `1.6% less than`, `as much as`.
 
-    Measured values that differ by less than two of their standard deviations `spread_s` are not told apart.
+    Measured values that differ by less than two of their standard deviations `spread_s` count as equal: "within the noise of".
     """
     time = unit == "s"
     equal, less, more = (
@@ -200,7 +200,7 @@ class Summary(Found):
             return base_s, f"{name} takes {format_value(base_s, self.unit)}"
         ours = [b.against(p.value_s or 0.0, p.spread_s) for p, b in fitting]
         value_s, spread_s = sum(value for value, _ in ours) / used, ours[0][1] if used == 1 else None
-        again = any(b.beside_s is not None for _, b in fitting)  # not the value that the run is said to have
+        again = any(b.beside_s is not None for _, b in fitting)  # the run's placement, measured again
         beside = f"; this placement beside it {format_value(value_s, self.unit)}" if again else ""
         return (
             base_s,

@@ -85,7 +85,7 @@ class Evaluator(ABC):
         evaluations: number of placements evaluated.
         best: the best placement so far that fits, or None.
         proven_s: the highest lower bound that was proven, seconds, or None.
-        notes: sentences that the user is told besides the result.
+        notes: sentences for the user, shown with the result.
     """
 
     problem: Problem

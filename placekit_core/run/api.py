@@ -34,7 +34,6 @@ from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.interfaces import Importer, Plugin, Policy
 from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement, Placements
-from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Best, Task
@@ -162,16 +161,14 @@ class Search:
 
     Attributes:
         rng: the policy's generator under this seed.
+        problem: what is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D].
         result: what was found; None until the block has ended, or if nothing was evaluated before an exception.
     """
 
-    result: Result | None = None
-    _run: Run | None = None
-    _open = False
-
     def __init__(self, assembly: Assembly, run_dir: str | Path | None) -> None:
-        self._assembly, self._run_dir = assembly, run_dir
+        self._assembly, self._run_dir, self._open = assembly, run_dir, False
         self.rng = assembly.streams("policy")
+        self.result: Result | None = None
 
     def __enter__(self) -> Search:
         assembly = self._assembly
@@ -183,17 +180,17 @@ class Search:
             self._run.begin(resume=False)
             self._run.open_programs()
             self._stack = stack.pop_all()
-        self._open = True
-        self._within.evaluate.ledger.start()
+        self._program, self._open = self._run.programs[0], True
+        self.problem = self._program.problem
+        self._program.evaluate.ledger.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        evaluate = self._within.evaluate
+        evaluate = self._program.evaluate
         evaluate.ledger.stop()
         self._open = False
-        assert self._run is not None
         spent = isinstance(error, BudgetExhausted) and error.args[0] is evaluate
         early = None if spent else error
         with self._stack:
@@ -210,14 +207,9 @@ class Search:
     @property
     def _within(self) -> OpenProgram:
         """The program, open. Raises PlacekitError outside the block."""
-        if not self._open or self._run is None:
+        if not self._open:
             raise PlacekitError("a search is open within its block only", "write `with search(...) as s:`")
-        return self._run.programs[0]
-
-    @property
-    def problem(self) -> Problem:
-        """What is placed: `problem.g` groups, `problem.cluster.size` devices, `problem.allowed` [g, D]."""
-        return (self._run.programs[0] if self._run is not None and self._run.programs else self._within).problem
+        return self._program
 
     @property
     def remaining(self) -> float:
@@ -227,7 +219,7 @@ class Search:
     @property
     def best(self) -> Best | None:
         """The best placement so far that fits: `placement`, `value_s`, `peak_bytes`, and the number of its evaluation."""
-        return self._run.programs[0].evaluate.best if self._run is not None and self._run.programs else None
+        return self._program.evaluate.best
 
     def evaluate(self, device: ArrayLike | Placements, priority: ArrayLike | None = None) -> Measurements:
         """Measure a batch.

@@ -32,7 +32,7 @@ from placekit_core.run.registry import Registry
 MOST_EVALUATIONS = 16
 """Evaluations that one baseline may make; a search that is cut short says so. Most make one: of what they return."""
 SHARE, LEAST_S = 0.1, 20.0
-"""On a backend that measures, no further baseline begins after this share of the seconds of the search, or these seconds."""
+"""On a backend that measures, baselines may take this share of the time of the search, and at least these seconds."""
 
 
 def chosen(config: RunConfig, registry: Registry) -> list[Entry]:

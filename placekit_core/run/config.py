@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from placekit_core.contracts.errors import ConfigError
-from placekit_core.contracts.files import checked, parse_yaml, read_bytes, reading
+from placekit_core.contracts.files import parse_yaml, read_bytes, reading
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,14 +87,14 @@ class RunConfig(_Section):
         " in sequence, plus a second",
     )
     checkpoint_s: Annotated[float, Field(ge=0)] | None = Field(
-        default=2.0, description="minimum seconds between checkpoints; null: none are written"
+        default=2.0, description="minimum seconds between checkpoints; null: no checkpoints"
     )
     log: Names | None = Field(
         default=None, description="loggers to call; null: csv, and the installed ones that are on by default"
     )
     baselines: Names | None = Field(
         default=None,
-        description="policies to compare the result with; null: those that are made for it; []: none",
+        description="policies to compare the result with; null: the policies made for it; []: no comparison",
     )
     run_dir: str = Field(default="", description="folder of the run's files, or of a sweep")
     workload: str = Field(default="", description="name of the program in results; empty: its own name")
@@ -138,11 +138,10 @@ def conf_dir() -> Path:
 def read_preset(path: Path) -> dict[str, Any]:
     """The content of a preset. Raises ConfigError."""
     with reading(path, ConfigError, "preset", "correct the file"):
-        return checked(parse_yaml(read_bytes(path)) or {}, _Preset).root
-
-
-class _Preset(RootModel[dict[str, Any]]):
-    pass
+        preset = parse_yaml(read_bytes(path)) or {}
+        if not isinstance(preset, dict):
+            raise ValueError("it holds no options")
+        return preset
 
 
 def defaults_list(path: Path) -> dict[str, str]:
@@ -152,7 +151,7 @@ def defaults_list(path: Path) -> dict[str, str]:
 
 @cache
 def default_groups() -> dict[str, str]:
-    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for none."""
+    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for no default."""
     import yaml
 
     found = _groups(yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8")))

@@ -15,10 +15,11 @@ from placekit_core.contracts.interfaces import Checkpoint, LearnablePolicy, Stat
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.progress import listening
 from placekit_core.contracts.task import Task
+from placekit_core.contracts.version import __version__
 from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.baselines import chosen
-from placekit_core.run.checkpoint import Saved, save_checkpoint
+from placekit_core.run.checkpoint import save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT
 from placekit_core.run.failures import warn
 from placekit_core.run.interruption import Interruption
@@ -79,7 +80,7 @@ class Run:
                 )
         else:
             write_json(run_dir / run_directory.CONFIG, data)
-        self.lifecycle.started(data)
+        self.lifecycle.call("placekit_run_started", config=data)
 
     def open(self) -> None:
         """Import the programs, group them, and open the backend on them."""
@@ -104,9 +105,9 @@ class Run:
         """Group the programs, and open the backend on them."""
         self.programs = self.assembly.open(self.run_dir, self.stack, self._on_row)
 
-    def place(self, saved: Saved | None) -> None:
+    def place(self, saved: Mapping[str, Any] | None) -> None:
         """Place every program: first train if there is a trainer. Continue from a checkpoint if there is one."""
-        if saved is not None and saved.identity != self._identity:
+        if saved is not None and saved["identity"] != self._identity:
             raise RunError(
                 f"the checkpoint in {self.run_dir} was made with another configuration, program, grouping, cluster or costs",
                 "the code or a file that the run reads has changed since: start a new run",
@@ -125,7 +126,7 @@ class Run:
                 if self.stop.asked:
                     raise KeyboardInterrupt
 
-    def _start(self, saved: Saved | None) -> tuple[int, State | None]:
+    def _start(self, saved: Mapping[str, Any] | None) -> tuple[int, State | None]:
         """Build the policy and restore a checkpoint. Returns the number of complete stages and the state of the next one."""
         policy = self.assembly.policy
         if isinstance(policy, LearnablePolicy):
@@ -134,16 +135,16 @@ class Run:
                 load_policy(policy, policy.options.checkpoint)
         if saved is None:
             return 0, None
-        self.assembly.streams.restore(saved.streams)
-        for program, evaluator, proxy in zip(self.programs, saved.evaluators, saved.proxies, strict=True):
+        self.assembly.streams.restore(saved["streams"])
+        for program, evaluator, proxy in zip(self.programs, saved["evaluators"], saved["proxies"], strict=True):
             program.evaluate.restore(evaluator)
             if proxy is not None:
                 _ = program.task.proxy  # opens it
                 assert program.proxy is not None
                 program.proxy.restore(proxy)
         if isinstance(policy, LearnablePolicy):
-            policy.load_state_dict(saved.parameters or {})
-        return saved.done, saved.state
+            policy.load_state_dict(saved["parameters"])
+        return saved["done"], saved["state"]
 
     def _stage(self, number: int, program: OpenProgram | None, state: State | None) -> None:
         """Place one program; None trains the policy."""
@@ -178,15 +179,15 @@ class Run:
     def _on_row(self, program: OpenProgram, row: Mapping[str, float]) -> None:
         """A batch was evaluated."""
         self.observer.row(program.name, row, program.evaluate.ledger, self.assembly.backend.unit)
-        self.lifecycle.evaluated(program.directory, program.name, row)
+        self.lifecycle.call("placekit_evaluated", directory=program.directory, program=program.name, row=row)
         if self.stop.asked and not self.stop.deferred:
             raise KeyboardInterrupt
 
     @property
     def _identity(self) -> list[str]:
-        """What a checkpoint belongs to: the problems, and the configuration without options that change no result."""
+        """What a checkpoint belongs to: this version, the problems, and the options that change the result."""
         text = self.config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
-        return [hashlib.sha256(text.encode()).hexdigest(), *(p.problem.fingerprint for p in self.programs)]
+        return [__version__, hashlib.sha256(text.encode()).hexdigest(), *(p.problem.fingerprint for p in self.programs)]
 
     def _checkpoint(self, stage: int, ledger: Ledger) -> Checkpoint:
         """The `checkpoint` function for this stage: it writes from time to time, and ends the run after Ctrl-C."""
@@ -211,16 +212,12 @@ class Run:
             "streams": self.assembly.streams.state(),
             "evaluators": [p.evaluate.state() for p in self.programs],
             "proxies": [None if p.proxy is None else p.proxy.state() for p in self.programs],
+            "state": state,
         }
-        if state is not None:
-            parts["state"] = state
         if isinstance(self.assembly.policy, LearnablePolicy):
             parts["parameters"] = self.assembly.policy.state_dict()
         try:
             save_checkpoint(self.run_dir, parts)
-        except RunError as e:
-            self._every_s = None
-            warn(f"{e.message}; the run goes on without checkpoints")
         except WriteError as e:  # there may be space again at the next one
             if not self._warned:
                 warn(
@@ -228,4 +225,4 @@ class Run:
                 )
             self._warned = True
         else:
-            self.lifecycle.checkpoint()
+            self.lifecycle.call("placekit_checkpoint")

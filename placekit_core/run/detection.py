@@ -7,7 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from placekit_core.contracts.errors import ConfigError, GraphError
-from placekit_core.contracts.files import read_head
 from placekit_core.contracts.hookspecs import ImporterComponent
 from placekit_core.run.registry import NO_IMPORTER, Registry
 
@@ -65,7 +64,10 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     if named == undetected and len(named) == 1:
         return named[0]
     try:
-        head = read_head(Path(path), HEAD_BYTES)
+        if Path(path).is_fifo():  # opening one waits for a writer
+            raise OSError("it is a pipe")
+        with Path(path).open("rb") as file:
+            head = file.read(HEAD_BYTES)
     except (OSError, ValueError) as e:  # ValueError: a name that no file can have
         known = "" if named else known_files(registry)
         raise GraphError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}", known) from None
@@ -79,9 +81,5 @@ def importer_of(path: str | Path, registry: Registry) -> str:
         raise GraphError(f"{path} is empty", hint)
     if fitting:
         raise GraphError(f"{path} can be a file of importer {' or '.join(fitting)}", hint)
-    text = f"{path} is not a graph that an importer knows"
-    if named:
-        ending = max((ending for ending in endings(registry) if str(path).endswith(ending)), key=len)
-        text += f": it ends in {ending}, but its content is not that of importer {' or '.join(named)}"
-        text += f": it is that of importer {' or '.join(claims)}" if claims else ""
-    raise GraphError(text, hint)
+    others = f": its content is not that of importer {' or '.join(named)}" if named else ""
+    raise GraphError(f"{path} is not a graph that an importer knows{others}", hint)

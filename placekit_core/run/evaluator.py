@@ -1,24 +1,20 @@
 """The evaluator of a run: the only way from a policy or trainer to a backend.
 
 It counts against the budget, and keeps the history and the best placement that fits (measured again where values vary).
-If the backend is deterministic, it caches the answers; a cached answer still counts, so that budgets are comparable.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import AfterValidator, Field
 
 from placekit_core.contracts.errors import BudgetExhausted, PlacementError, PluginError
-from placekit_core.contracts.files import FileModel
-from placekit_core.contracts.ledger import HISTORY, Ledger, LedgerState
+from placekit_core.contracts.ledger import HISTORY, Ledger
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
@@ -26,52 +22,7 @@ from placekit_core.contracts.task import Best, Evaluator, Session
 
 TURNS = 4
 """Where values vary, a placement must be faster than the best this many times in a row to become the best."""
-_CACHE_ENTRIES = 200_000
 _CHUNK_S = 0.25  # how long one call to the backend should take, so that budget and progress are checked in between
-
-
-def _an_array(value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        raise ValueError("it must be an array")
-    return value
-
-
-def _a_history(value: Any) -> Any:
-    rows = _an_array(value)
-    if rows.dtype != np.float64 or rows.ndim != 2 or rows.shape[1] != len(HISTORY):
-        raise ValueError(f"a history has {len(HISTORY)} numbers in each row")
-    return rows
-
-
-Array = Annotated[Any, AfterValidator(_an_array)]
-History = Annotated[Any, AfterValidator(_a_history)]
-
-
-class BestState(FileModel):
-    """The best placement of an evaluator, in a checkpoint; see `Best`."""
-
-    device: Array
-    priority: Array | None
-    value_s: float
-    peak_bytes: Array
-    evaluation: int
-    spread_s: float | None
-    again: Array
-
-
-class EvaluatorState(FileModel):
-    """An evaluator, in a checkpoint."""
-
-    evaluations: int = Field(ge=0)
-    ledger: LedgerState
-    least_over_bytes: float
-    proven_s: float | None
-    notes: list[str]
-    last_error: str | None
-    history: History
-    logged: dict[str, Array]
-    waiting: dict[str, float]
-    best: BestState | None
 
 
 class BudgetedEvaluator(Evaluator):
@@ -104,7 +55,6 @@ class BudgetedEvaluator(Evaluator):
         self._rows, self._made = np.zeros((64, len(HISTORY))), 0
         self._logged: dict[str, list[float]] = {}  # each column that `log` named, with a number for each row
         self._waiting: dict[str, float] = {}  # what `log` got since the last row
-        self._cache: dict[bytes, Measurements] = {}
         self._rate = 0.0  # evaluations per second of the last call; sets the size of the next call to the backend
 
     def __call__(self, placements: Placements) -> Measurements:
@@ -121,7 +71,11 @@ class BudgetedEvaluator(Evaluator):
             size = max(self.session.at_once, int(self._rate * _CHUNK_S))
             chunk = placements[done : done + int(min(left, size, len(placements) - done))]
             start = time.perf_counter()
-            parts.append(self._measure(chunk))
+            parts.append(found := self.session.evaluate(chunk))
+            if len(found) != len(chunk):
+                raise PluginError(
+                    f"backend {self.backend!r} returned {len(found)} measurements for {len(chunk)} placements"
+                )
             # at most double: the first evaluations of a measuring backend may each take seconds
             self._rate = min(len(chunk) / max(time.perf_counter() - start, 1e-9), 2 * len(chunk) / _CHUNK_S)
             done += len(chunk)
@@ -134,14 +88,14 @@ class BudgetedEvaluator(Evaluator):
 
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
         self._count_within(evaluations)
-        self._record(self.problem.check(best), [self._ask(best)], mean_s)
+        self._record(self.problem.check(best), [self.session.evaluate(best)], mean_s)
 
     def record(self, placements: Placements, measurements: Measurements) -> None:
         self._count_within(len(self.problem.check(placements)))
         self._record(placements, [measurements])
 
     def prefer(self, placement: Placement, within: float) -> bool:
-        m = self._measure(self.problem.check(placement.batch()))
+        m = self.session.evaluate(self.problem.check(placement.batch()))
         value_s = float(m.value_s[0])
         if not (m.fits[0] and math.isfinite(value_s)):
             return False
@@ -163,42 +117,6 @@ class BudgetedEvaluator(Evaluator):
     def _count(self, evaluations: int) -> None:
         self.evaluations += evaluations
         self.ledger.evaluations += evaluations
-
-    def _measure(self, batch: Placements) -> Measurements:
-        if not self.deterministic:
-            return self._ask(batch)
-        keys = [_key(batch, row) for row in range(len(batch))]
-        new = [row for row, key in enumerate(keys) if key not in self._cache and keys.index(key) == row]
-        if len(new) == len(keys):
-            fresh = self._ask(batch)
-        elif new:
-            priority = None if batch.priority is None else batch.priority[new]
-            fresh = self._ask(Placements(batch.device[new], priority))
-        local = {keys[row]: fresh.rows(slice(i, i + 1)) for i, row in enumerate(new)}
-        answers = [local[key] if key in local else self._cache[key] for key in keys]
-        if len(self._cache) + len(new) > _CACHE_ENTRIES:
-            self._cache.clear()
-        self._cache.update(local)
-        return Measurements.join(answers)
-
-    def _ask(self, batch: Placements) -> Measurements:
-        """Ask the backend. Raises PluginError for an answer that cannot be measurements of `batch`."""
-        m: object = self.session.evaluate(batch)
-        wrong, size = "", len(batch)
-        if not isinstance(m, Measurements):
-            wrong = f"returned {type(m).__name__}, not Measurements"
-        else:
-            for name in ("value_s", "peak_bytes", "fits", "error"):
-                if not wrong and len(getattr(m, name)) != size:
-                    wrong = f"returned {name} of length {len(getattr(m, name))} for {size} placements"
-            values = np.asarray(m.value_s, np.float64)
-            if not wrong and not (values >= 0).all():
-                odd = [v for v, e in zip(values.tolist(), m.error, strict=True) if not (v >= 0 or e)]
-                wrong = f"measured {odd[0]} seconds" if odd else ""
-        if wrong:
-            raise PluginError(f"backend {self.backend!r} {wrong}", "report it to the authors of the backend")
-        assert isinstance(m, Measurements)
-        return m
 
     def _record(self, placements: Placements, parts: list[Measurements], mean_s: float | None = None) -> None:
         if not parts:
@@ -240,7 +158,7 @@ class BudgetedEvaluator(Evaluator):
                 return
             held, new = list(best.again), list[Measurements]()
             while len(new) < TURNS:
-                ours, theirs = (self._ask(each.batch()) for each in (best.placement, placement))
+                ours, theirs = (self.session.evaluate(each.batch()) for each in (best.placement, placement))
                 value_s = float(ours.value_s[0])
                 if ours.fits[0] and math.isfinite(value_s):
                     held.append(value_s)
@@ -291,23 +209,20 @@ class BudgetedEvaluator(Evaluator):
             },
         }  # fmt: skip
 
-    def restore(self, state: Mapping[str, Any] | EvaluatorState) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a value of `state`."""
-        saved = EvaluatorState.model_validate(state)
-        self.evaluations = saved.evaluations
-        self.ledger.restore(saved.ledger)
-        self.least_over_bytes = saved.least_over_bytes
-        self.proven_s = saved.proven_s
-        self.notes = list(dict.fromkeys([*saved.notes, *self.notes]))  # this session may have notes already
-        self.last_error = saved.last_error
-        self._rows, self._made = np.concatenate([saved.history, np.zeros((64, len(HISTORY)))]), len(saved.history)
-        self._logged = {name: column.tolist() for name, column in saved.logged.items()}
-        self._waiting = saved.waiting
-        best = saved.best
-        if best is not None:
-            placement = self.problem.placement(best.device, best.priority)
-            again = tuple(best.again.tolist())
-            self.best = Best(placement, best.value_s, best.peak_bytes, best.spread_s, best.evaluation, again)
+        for name in ("evaluations", "least_over_bytes", "proven_s", "last_error"):
+            setattr(self, name, state[name])
+        self.ledger.restore(state["ledger"])
+        self.notes = list(dict.fromkeys([*state["notes"], *self.notes]))  # this session may have notes already
+        history = state["history"]
+        self._rows, self._made = np.concatenate([history, np.zeros((64, len(HISTORY)))]), len(history)
+        self._logged = {name: column.tolist() for name, column in state["logged"].items()}
+        self._waiting = dict(state["waiting"])
+        if best := state["best"]:
+            placement = self.problem.placement(best["device"], best["priority"])
+            numbers = {name: best[name] for name in ("value_s", "peak_bytes", "evaluation", "spread_s")}
+            self.best = Best(placement, **numbers, again=tuple(best["again"].tolist()))
 
 
 def default_failing_signal_s(problem: Problem, repeats: int = 1) -> float:
@@ -317,10 +232,3 @@ def default_failing_signal_s(problem: Problem, repeats: int = 1) -> float:
     """
     slowest = np.where(problem.op_allowed, problem.op_s, 0.0).max(axis=1).sum()
     return 10.0 * float(slowest) * repeats + 1.0
-
-
-def _key(batch: Placements, row: int) -> bytes:
-    digest = hashlib.blake2b(batch.device[row].tobytes(), digest_size=16)
-    if batch.priority is not None:
-        digest.update(batch.priority[row].tobytes())
-    return digest.digest()

@@ -50,7 +50,7 @@ class BoundError(_WithResult):
 
 
 class NothingFits(_WithResult):
-    """The run found no placement that fits, or could measure none; `result` has what was tried."""
+    """The run found no placement that fits, or could not measure any; `result` has what was tried."""
 
 
 class optional(contextlib.AbstractContextManager[None]):

@@ -54,8 +54,8 @@ def end(run: Run, error: BaseException | None = None) -> Result:
     status = "finished" if error is None else "interrupted" if interrupted else "failed"
     _keep_policy(run)
     if error is not None and not interrupted:
-        told = error.message if isinstance(error, PlacekitError) else f"{reason(error)}, while {run.who} worked"
-        run.programs[0].evaluate.note(f"the run failed: {told}")
+        why = error.message if isinstance(error, PlacekitError) else f"{reason(error)}, while {run.who} worked"
+        run.programs[0].evaluate.note(f"the run failed: {why}")
     run.observer.stage(f"writing to {run.run_dir}")
     try:
         result = report(run, status)
@@ -117,7 +117,7 @@ def _write(run: Run, result: Result) -> RunError | None:
 
     Returns the error if the run directory cannot be written; then the placements are elsewhere.
     """
-    run.lifecycle.finished(result)
+    run.lifecycle.call("placekit_run_finished", result=result)
     try:
         for program in run.programs:
             if program.unwritten is not None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placekit_core.contracts.errors import unknown
-from placekit_core.contracts.files import finite, parse_json
 from placekit_core.run.failures import optional, warn
 from placekit_core.run.registry import Registry
 
@@ -53,28 +52,18 @@ class Lifecycle:
             if i.plugin_name in names
         ]
 
-    def _call(self, hook: str, **arguments: Any) -> None:
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call the hook `placekit_...` of every logger. One that fails is left out from here on, with a warning."""
         for name, plugin, implementation in [*self._calls]:
             if name == hook:
                 failed = f"logger {plugin!r} failed and is left out from here on"
                 with optional(lambda text, plugin=plugin: self._drop(plugin, text), failed):  # type: ignore[misc]
-                    implementation.function(*(arguments[a] for a in implementation.argnames))
+                    known = {"run_dir": self.run_dir, **arguments}
+                    implementation.function(*(known[a] for a in implementation.argnames))
 
     def _drop(self, plugin: str, text: str) -> None:
         self._calls = [call for call in self._calls if call[1] != plugin]
         warn(text)
-
-    def started(self, config: Mapping[str, Any]) -> None:
-        self._call("placekit_run_started", run_dir=self.run_dir, config=config)
-
-    def evaluated(self, directory: Path, program: str, row: Mapping[str, float]) -> None:
-        self._call("placekit_evaluated", run_dir=self.run_dir, directory=directory, program=program, row=row)
-
-    def checkpoint(self) -> None:
-        self._call("placekit_checkpoint", run_dir=self.run_dir)
-
-    def finished(self, result: Result) -> None:
-        self._call("placekit_run_finished", run_dir=self.run_dir, result=result)
 
 
 def facts(registry: Registry) -> dict[str, Fact]:
@@ -83,28 +72,17 @@ def facts(registry: Registry) -> dict[str, Fact]:
     hooks = registry.manager.hook.placekit_facts.get_hookimpls()
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):
         with optional(warn, f"plugin {implementation.plugin_name!r} gives no facts"):
-            found |= _checked(implementation.function())
+            found |= json.loads(json.dumps(implementation.function()))  # result.json holds them
     return dict(sorted(found.items()))
 
 
 def next_steps(registry: Registry, run_dir: Path, result: Result) -> list[str]:
-    """What a user may do next, as the plugins suggest it, in pluggy's order."""
+    """What plugins suggest that a user does next, in pluggy's order."""
     found: list[str] = []
     hooks = registry.manager.hook.placekit_next_steps.get_hookimpls()
     known = {"run_dir": run_dir, "result": result}
     for implementation in reversed(hooks):  # pluggy calls the last one first
         with optional(warn, f"plugin {implementation.plugin_name!r} suggests no next steps"):
             lines: Any = implementation.function(*(known[a] for a in implementation.argnames))
-            if not isinstance(lines, list):
-                raise TypeError(f"{lines!r} is not a list of strings")
-            found += [" ".join(line.split()) for line in lines]
+            found += lines
     return list(dict.fromkeys(found))
-
-
-def _checked(facts: Any) -> dict[str, Fact]:
-    """Facts that a hook returned. Raises an exception if a file cannot hold them."""
-    for name, value in facts.items():
-        if not isinstance(name, str) or not isinstance(value, Fact):
-            raise TypeError(f"fact {name!r} is a {type(value).__name__}, not a string, number, truth value or None")
-    parse_json(json.dumps(finite(facts)).encode())  # refuses text that is not valid Unicode
-    return dict(facts)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from placekit_core.contracts.result import Result
 from placekit_core.run.assembly import Assembly
-from placekit_core.run.checkpoint import load_saved
+from placekit_core.run.checkpoint import load_checkpoint
 from placekit_core.run.current_run import Observer as Observer, Run
 from placekit_core.run.finish import end
 
@@ -32,9 +32,9 @@ def run(assembly: Assembly, run_dir: str | Path, *, resume: bool = False, observ
         error: BaseException | None = None
         try:
             current.begin(resume)
-            saved = load_saved(current.run_dir) if resume else None
+            checkpoint = load_checkpoint(current.run_dir) if resume else None
             current.open()
-            current.place(saved)
+            current.place(checkpoint)
         except BaseException as e:  # a component may raise anything, or leave Python by sys.exit
             error = e
         return end(current, error)

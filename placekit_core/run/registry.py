@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -22,7 +22,7 @@ from placekit_core.contracts import hookspecs
 from placekit_core.contracts.errors import ClusterError, PlacekitError, PluginError, unknown
 from placekit_core.contracts.hookspecs import COMPONENT, KINDS, Command, Component, ImporterComponent, PolicyComponent
 from placekit_core.contracts.version import __version__
-from placekit_core.run.config import AUTO, DEFAULT, NONE, RunConfig, conf_dir
+from placekit_core.run.config import AUTO, DEFAULT, NONE, conf_dir
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Package, plugin_output, where
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:  # numpy is not needed to list what is installed
 GROUP = "placekit"
 CORE = "placekit-core"
 """The distribution of this module."""
-T = TypeVar("T")
-
 PLURAL = {"policy": "policies"} | {k: f"{k}s" for k in KINDS if k != "policy"}
 LISTING = "placekit run --help"
 """The command that lists the names of every group."""
@@ -47,7 +45,6 @@ BUILT_IN = {
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
 }
 """(group, name) and meaning of the choices that are neither components nor presets."""
-_COMMAND = re.compile(r"(?!help( |$))[a-z0-9][a-z0-9-]*( [a-z0-9][a-z0-9-]*)?")
 
 
 @dataclass(eq=False)
@@ -70,19 +67,18 @@ class Registry:
         return installed, ()
 
     def add(self, plugin: str, hooks: Any, distribution: str, version: str, module: str = "") -> None:
-        """Register a plugin (a module, or a class that is built here) and collect its components and commands.
+        """Register a plugin (a module or an object with hooks) and collect its components and commands.
 
         A plugin that fails becomes one of `broken`. `module` is its top-level package.
         """
         try:
-            own = hooks() if isinstance(hooks, type) else hooks
-            self.manager.register(own, name=plugin)
+            self.manager.register(hooks, name=plugin)
             self.manager.check_pending()
-            for name in (n for n in vars(hookspecs) if n.startswith("placekit_") and callable(getattr(own, n, None))):
-                if self.manager.parse_hookimpl_opts(own, name) is None:
+            for name in dir(hooks):
+                known = name.startswith("placekit_") and hasattr(hookspecs, name)
+                if known and self.manager.parse_hookimpl_opts(hooks, name) is None:
                     raise PluginError(f"{name} has no @hookimpl")
-            found = [(kind, c) for kind in KINDS for c in self._components(kind, plugin)]
-            commands = list(self._commands(plugin))
+            found = {kind: self._contributed(plugin, kind) for kind in (*KINDS, "command")}
         except KeyboardInterrupt:
             raise
         except BaseException as e:
@@ -90,42 +86,22 @@ class Registry:
                 self.manager.unregister(name=plugin)
             self.broken.append(Broken(plugin, distribution, version, e, module))
             return
-        for kind, component in found:
-            entry = Entry(kind, component, plugin, distribution, version)
-            self.entries.setdefault((kind, component.name), []).append(entry)
-        for command in commands:
+        for command in found.pop("command"):
             self.commands.setdefault(command.name, []).append(CommandEntry(command, distribution, version))
+        for kind, components in found.items():
+            for component in components:
+                entry = Entry(kind, component, plugin, distribution, version)
+                self.entries.setdefault((kind, component.name), []).append(entry)
 
-    def _contributed(self, hook: str, plugin: str, kind: type[T]) -> list[T]:
-        """The values that the plugin's `hook` returns. Raises TypeError for a value of another type."""
-        found: list[T] = []
-        for implementation in getattr(self.manager.hook, hook).get_hookimpls():
-            if implementation.plugin_name == plugin:
-                for one in cast("list[object]", implementation.function()):
-                    if not isinstance(one, kind):
-                        raise TypeError(f"{hook} returned {one!r}, not a {kind.__name__}")
-                    found.append(one)
+    def _contributed(self, plugin: str, kind: str) -> list[Any]:
+        """The components of `kind`, or the commands, of a plugin. Raises TypeError for an object of another type."""
+        expected = Command if kind == "command" else COMPONENT.get(kind, Component)
+        hook = getattr(self.manager.hook, f"placekit_{PLURAL.get(kind, 'commands')}")
+        found = [one for h in hook.get_hookimpls() if h.plugin_name == plugin for one in h.function()]
+        for one in found:
+            if not isinstance(one, expected):
+                raise TypeError(f"{hook.name} returned {one!r}, not a {expected.__name__}")
         return found
-
-    def _components(self, kind: str, plugin: str) -> Iterable[Component]:
-        for component in self._contributed(f"placekit_{PLURAL[kind]}", plugin, COMPONENT.get(kind, Component)):
-            if "name" in component.config.model_fields:
-                raise TypeError(f"an option of {kind} {component.name!r} is called `name`, which the core uses")
-            for key in component.shorthand if isinstance(component, ImporterComponent) else ():
-                if key not in component.config.model_fields or key in RunConfig.model_fields:
-                    raise TypeError(
-                        f"shorthand {key!r} of {component.name!r} must be an option of it, and not of a run"
-                    )
-            component.config()  # raises if an option has no default: then no configuration could be composed
-            yield component
-
-    def _commands(self, plugin: str) -> Iterable[Command]:
-        for command in self._contributed("placekit_commands", plugin, Command):
-            if not _COMMAND.fullmatch(command.name) or not command.summary.strip():
-                raise ValueError(
-                    f"command {command.name!r} needs a summary and a name of one or two words of a-z, 0-9 and -, not `help`"
-                )
-            yield command
 
     def where(self, error: BaseException) -> str:
         """`FILE, line N` where a plugin or the user's own code raised `error`; empty if neither did."""
@@ -268,39 +244,32 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
     """A registry of the logger `csv` and the plugins in `points`; by default the installed plugins and the core's commands."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
+    manager.register(CsvLog(), name="csv")
     registry = Registry(manager)
-    registry.add("csv", CsvLog, CORE, __version__)
     found = sorted(entry_points(group=GROUP) if points is None else points, key=lambda p: (p.name, p.value))
-    owners = [_owner(point) for point in found]
+    count = Counter(["csv", *(point.name for point in found)])
     with plugin_output():
-        for point, (distribution, release) in zip(found, owners, strict=True):
+        for point in found:
             module = point.value.partition(":")[0].partition(".")[0].strip()
+            about: Any = (
+                point.dist.metadata if point.dist else {}
+            )  # read once: `dist.name` and `dist.version` read it again
+            owner = about["Name"] or "?" if about else "?", about["Version"] or "?" if about else "?"
             try:
-                twins = [owner for p, (owner, _) in zip(found, owners, strict=True) if p.name == point.name]
-                if len(twins) > 1:
-                    raise PluginError(f"{len(twins)} plugins are called {point.name!r}: {' and '.join(twins)}")
-                if manager.has_plugin(point.name):
-                    raise PluginError(f"the core has a plugin called {point.name!r}")
+                if count[point.name] > 1:
+                    raise PluginError(f"{count[point.name]} plugins are called {point.name!r}")
                 if EntryPoint.pattern.match(point.value) is None:
                     raise PluginError(f"its entry point {point.value!r} names no module")
                 hooks = point.load()
             except KeyboardInterrupt:
                 raise
             except BaseException as e:
-                registry.broken.append(Broken(point.name, distribution, release, e, module))
+                registry.broken.append(Broken(point.name, *owner, e, module))
                 continue
-            registry.add(point.name, hooks, distribution, release, module)
-            if manager.has_plugin(point.name) and distribution != CORE:
-                registry.packages.append(Package(point.name, module, distribution, release))
+            registry.add(point.name, hooks, *owner, module)
+            if manager.has_plugin(point.name) and owner[0] != CORE:
+                registry.packages.append(Package(point.name, module, *owner))
     return registry
-
-
-def _owner(point: EntryPoint) -> tuple[str, str]:
-    """Distribution and version; `?` if the metadata is missing, as after an incomplete uninstallation."""
-    if not point.dist:
-        return "?", "?"
-    said = point.dist.metadata  # read once: its `name` and `version` each read the file again
-    return said["Name"] or "?", said["Version"] or "?"
 
 
 @cache

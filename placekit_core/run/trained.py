@@ -1,7 +1,7 @@
 """Trained policies, as files that another run loads (`policy.checkpoint=RUN_DIR`).
 
 policy.safetensors     the parameters: arrays by name
-policy.json            the policy's name and options, what it was trained on and with, and every parameter's shape
+policy.json            the policy's name and options, what it was trained on and with
 
 Reading them executes nothing: safetensors holds plain arrays. But a package named by `pkg://` is imported, as any other.
 """
@@ -47,7 +47,6 @@ class About(FileModel):
     version: Literal[1]
     policy: str
     options: dict[str, Any]
-    parameters: dict[str, list[str | int]]
 
 
 def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any]) -> None:
@@ -57,9 +56,8 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
     parameters = {name: np.ascontiguousarray(values) for name, values in policy.state_dict().items()}
     write_atomically(folder / PARAMETERS, save(parameters))
     options = policy.options.model_dump(mode="json", exclude={"checkpoint"})  # it says where training began
-    shapes = {name: _shape(values) for name, values in sorted(parameters.items())}
     data = {"format": "placekit-policy", "version": 1, "placekit-core": __version__, "policy": policy.name}
-    write_json(folder / ABOUT, {**data, "options": options, **about, "parameters": shapes})
+    write_json(folder / ABOUT, {**data, "options": options, **about})
 
 
 def load_policy(policy: LearnablePolicy, path: str | Path, option: str = "policy.checkpoint") -> None:
@@ -67,9 +65,8 @@ def load_policy(policy: LearnablePolicy, path: str | Path, option: str = "policy
 
     For a trained policy that an installed package ships, `path` is `pkg://PACKAGE/FOLDER`. `option` is what errors name.
 
-    Raises RunError if there is nothing to load, if it is damaged, or if it was trained as another policy or with other
-    sizes; the error then names what does not fit, and the options that differ. If an option is null on one side (the
-    problems decide), only the shapes count.
+    Raises RunError if there is nothing to load, if it is damaged, or if it was trained as another policy, with other
+    options or sizes. An option that is null on one side (the problems decide) may differ.
     """
     if str(path).startswith(PACKAGE):
         folder: Traversable = _shipped(str(path), option)
@@ -87,29 +84,25 @@ def load_policy(policy: LearnablePolicy, path: str | Path, option: str = "policy
                 else "give the run directory of a run that trained a policy",
             )
         about = checked(parse_json(read_bytes(folder / ABOUT)), About)
-        parameters = _parameters(read_bytes(folder / PARAMETERS, MAX_PARAMETER_BYTES), about)
+        parameters = _parameters(read_bytes(folder / PARAMETERS, MAX_PARAMETER_BYTES))
     name, options = about.policy, about.options
     if name != policy.name:
         raise RunError(f"{option}={path} was trained as policy {name!r}, not {policy.name!r}", f"use policy={name}")
-    here = policy.options.model_dump(mode="json")
-    differ = {k: (options.get(k), v) for k, v in here.items() if k not in policy.free_options and options.get(k) != v}
-    texts = [
-        f"policy.{k}={json.dumps(was)} (here {json.dumps(now)})" for k, (was, now) in differ.items() if was is not None
+    here = policy.options.model_dump(mode="json").items()
+    set_here = {k: v for k, v in here if k not in policy.free_options and None not in (v, options.get(k))}
+    differ = [
+        f"policy.{k}={json.dumps(options[k])} (here {json.dumps(v)})" for k, v in set_here.items() if options[k] != v
     ]
-    trained = f"it was trained with {', '.join(texts)}" if texts else ""
-    if any(None not in pair for pair in differ.values()):
+    if differ:
+        trained = f"it was trained with {', '.join(differ)}"
         raise RunError(f"{option}={path} belongs to other options of policy {name!r}", trained)
-    unknown = sorted(parameters.keys() - policy.state_dict().keys())
     try:
-        if unknown:
-            raise PlacekitError(f"policy {policy.name!r} has no parameter {', '.join(map(repr, unknown))}")
         policy.load_state_dict(parameters)
     except PlacekitError as e:
-        hint = "; ".join(filter(None, [e.hint, trained]))
-        raise RunError(f"{option}={path} does not fit: {e.message}", hint) from None
+        raise RunError(f"{option}={path} does not fit: {e.message}", e.hint) from None
 
 
-def _parameters(data: bytes, about: About) -> dict[str, NDArray[Any]]:
+def _parameters(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of policy.safetensors. Raises ValueError."""
     from safetensors.numpy import load
 
@@ -117,16 +110,7 @@ def _parameters(data: bytes, about: About) -> dict[str, NDArray[Any]]:
         parameters: dict[str, NDArray[Any]] = load(data)
     except Exception as e:  # errors of safetensors, and of types that numpy does not have
         raise ValueError(f"{PARAMETERS}: {e}") from None
-    for name, values in parameters.items():
-        if about.parameters.get(name, shape := _shape(values)) != shape:
-            raise ValueError(f"parameter {name!r} is {shape}, and {ABOUT} says {about.parameters[name]}")
-        if not np.isfinite(values).all():
-            raise ValueError(f"parameter {name!r} has values that are not finite")
     return parameters
-
-
-def _shape(values: NDArray[Any]) -> list[str | int]:
-    return [str(values.dtype), *values.shape]
 
 
 def _shipped(path: str, option: str) -> Traversable:

@@ -35,7 +35,7 @@ from placekit_core.cli.compose import assembled
 from placekit_core.contracts.costs import EFFICIENCY, with_measured
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
-ratios = pytest.importorskip("placekit_inspect.ratios")
+ratios = pytest.importorskip("placekit_inspect.calibration")
 
 torch.set_num_threads(1)
 QUICK = 2  # repeats

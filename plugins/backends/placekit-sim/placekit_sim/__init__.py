@@ -14,14 +14,14 @@ class MachineOptions(Options):
 
     ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random", "arrival"] = Field(
         default="priority",
-        description="which of the ready tasks starts first; `priority`: the placement's, else as `fifo`",
+        description="which ready task starts first; `priority`: by the placement's priorities if it has any, else as `fifo`",
     )
     seed: int = Field(default=0, ge=0, description="seed of the `random` order and of the noise")
     noise: float = Field(
         default=0.0, ge=0, le=2, description="sigma of the log-normal factor (mean 1) on every duration"
     )
     noise_repeats: int = Field(default=1, ge=1, description="simulations with different noise; the value is their mean")
-    threads: int | None = Field(default=None, ge=1, description="threads that share a batch; all cores if not given")
+    threads: int | None = Field(default=None, ge=1, description="threads that share a batch; default: all cores")
 
 
 class SimulatorOptions(MachineOptions):
@@ -30,8 +30,8 @@ class SimulatorOptions(MachineOptions):
     prefetch: int | None = Field(
         default=None,
         ge=0,
-        description="streaming: parameters and inputs of another device are copied for this many of the operations that read"
-        " them ahead, and freed after use; null: all copies begin at the start and stay to their last use",
+        description="streaming: parameters and inputs on another device are copied ahead for this many operations that read"
+        " them, and freed after use; null: all copies begin at the start and stay until their last use",
     )
 
 
@@ -41,7 +41,7 @@ def placekit_backends() -> list[Component]:
     return [
         Component(
             "simulator",
-            "work-conserving simulated machine: transfers overlap compute, nothing idles by choice",
+            "work-conserving simulated machine: transfers overlap with computation, and tasks start as soon as they can",
             SimulatorOptions,
             "placekit_sim.simulator:Simulator",
             paper="Doppler (ICLR 2026), Algorithm 1",

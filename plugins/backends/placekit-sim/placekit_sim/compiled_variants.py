@@ -1,4 +1,4 @@
-"""Compiles the kernel in three variants, each without what it does not need; importing this imports numba."""
+"""Compiles the kernel in three variants, each without the code that it does not need. Importing this imports numba."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _VARIANTS = {"any": {}, "plain": {**_PLAIN, "record": False}, "recorded": {**_PL
 def compiled(variant: str) -> Any:
     """The evaluation of a placement (`placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
-    `plain` and `recorded`, which also records times and causes, are faster. They are for machines without multicast,
-    barriers, noise, prefetching and the order `arrival`; `any` is for all machines.
+    Variant `any` is for all machines. `plain` and `recorded`, which also records times and causes, are faster, but only for
+    machines without multicast, barriers, noise, prefetching and the order `arrival`.
     """
     options = {"cache": True, "nogil": True, **UNCOUNTED}
     name, known = f"simulate_{variant}", _VARIANTS[variant]
@@ -29,6 +29,6 @@ def compiled(variant: str) -> Any:
 
 
 def compile_default() -> None:
-    """Compile the variants of a default run, the one that takes longer first."""
+    """Compile the variants of a default run, the slower one first."""
     for variant in ("recorded", "plain"):
         compiled(variant)

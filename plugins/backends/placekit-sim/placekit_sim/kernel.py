@@ -1,12 +1,12 @@
-"""The machine model of docs/machine-model.md, compiled by numba: in rounds, without allocating memory.
+"""The machine model of docs/machine-model.md as a compiled loop over rounds, which allocates no memory.
 
 Tasks are numbers: operation v is task v; the transfer that makes received copies k, k+1, ... is task n + k. Copies are
-numbered as they are announced, in the order (round, tensor, destination); with `prefetch`, the copies of what sources write
-come before all others, in the order in which they are needed. Queues are intrusive: lists through `link` in first-come
-order, or pairing heaps through `link` and `child` if a rank or priority decides.
+numbered in the order in which they are announced: (round, tensor, destination). With `prefetch`, the copies of source tensors
+come before all others, in the order in which they are needed. Queues are linked through arrays: lists through `link` in
+first-come order, or pairing heaps through `link` and `child` if a rank or priority decides.
 """
 # mypy: ignore-errors
-# numba checks the types here: compiled_variants.py compiles `simulate`, with an explicit signature.
+# numba checks the types: compiled_variants.py compiles `simulate` with an explicit signature.
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from placekit_sim.run_start import set_placement, set_start
 
 
 def simulate(device, priority, m, peak):
-    """Makespan in seconds of one placement; see `placekit_scheduling.Kernel` for the arguments."""
+    """Makespan of one placement in seconds; see `placekit_scheduling.Kernel` for the arguments."""
     ranked = m.order == 1 or (m.order == 2 and len(priority) > 0) or m.ahead or m.arrival
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)
     now, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0)
-    first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap of all beyond
-    known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources that are to be queued
+    first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap for the rest
+    known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, source copies to queue
     arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
     n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, arrivals before this round
     n_done, n_fresh = set_start(m)

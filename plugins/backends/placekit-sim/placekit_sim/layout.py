@@ -1,14 +1,14 @@
-"""The numbers and arrays that the compiled kernel works on; importing this imports numba."""
+"""The numbers and arrays of the compiled kernel. Importing this imports numba."""
 
 from __future__ import annotations
 
 from placekit_scheduling.fields import Field, fields
 
 FIELDS = [
-    # operations, tensors, edges, tasks, devices, groups; queues of devices and channels: from `first_shared` on they compete
+    # operations, tensors, edges, tasks, devices, groups; queues, of which those from `first_shared` on compete for channels
     *fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
-    *fields("number", "order"),  # order of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
-    # edges from sources; `Rules.prefetch` + 1, or 0 where all copies begin at time 0
+    *fields("number", "order"),  # of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
+    # number of edges from sources; `Rules.prefetch` + 1, or 0 if all copies begin at time 0
     *fields("number", "n_reads window"),
     *fields("flag", "memory multicast bulk noisy ahead arrival record"),
     # the problem
@@ -17,13 +17,13 @@ FIELDS = [
     *fields("ints", "read_op read_edge read_tensor read_source read_row"),
     *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
     *fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
-    # the work on one placement
+    # working space for one placement
     *fields("scratch_ints", "home missing rank done fresh", "n"),
     *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),
     *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
     *fields("scratch_ints", "link child far_task", "tasks"),
     *fields("scratch_ints", "near_task", "span"),
-    *fields("scratch_ints", "started", "tasks_if_arrival"),  # the tasks in the order in which they were started
+    *fields("scratch_ints", "started", "tasks_if_arrival"),  # tasks in the order of their starts
     *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
     *fields("scratch_ints", "channel_free", "n_channels"),
     *fields("scratch_ints", "to to_readers to_rank", "size"),
@@ -42,4 +42,4 @@ FIELDS = [
     *fields("scratch_ints", "last copies", "recorded_one"),
     *fields("scratch_floats", "times", "recorded_times"),
 ]
-"""Numbers and arrays of `kernel.simulate`, in the order of its header."""
+"""The numbers and arrays of `kernel.simulate`, in the order of the header of its integers."""

@@ -1,4 +1,4 @@
-"""Chooses the task that starts next; importing this imports numba."""
+"""Chooses the task that starts next. Importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def sort(values, first, end):
 
 @inlined
 def first_come(touched, n_touched, free, head, key, new):
-    """Of devices with a free stream, the one whose operation starts next in the order `arrival`, or -1.
+    """The device whose operation starts next in the order `arrival`, among devices with a free stream; -1 if there is none.
 
-    Operations with a key below `new` have waited since an earlier round: these come device by device, then the others.
+    Operations with a key below `new` have waited since an earlier round. They start first, device by device.
     """
     chosen, best = np.int64(-1), np.int64(0)
     for i in range(n_touched):
@@ -41,7 +41,10 @@ def first_come(touched, n_touched, free, head, key, new):
 
 @inlined
 def choose(candidates, n_candidates, head, channel_free, held_ptr, held, first_shared, ranked, key):
-    """Of queues that compete for channels, the one whose first task starts next, or -1; and how many remain candidates."""
+    """The queue whose first task starts next, among queues that compete for channels; -1 if there is none.
+
+    Also returns the number of remaining candidates.
+    """
     chosen, best, i = np.int64(-1), np.int64(0), np.int64(0)
     while i < n_candidates:
         q = at(candidates[i])
@@ -52,7 +55,7 @@ def choose(candidates, n_candidates, head, channel_free, held_ptr, held, first_s
                 if channel_free[at(held[j])] == 0:
                     can = False
                     break
-        if not can:  # nor can it before a channel is released
+        if not can:  # not before a channel is released
             n_candidates -= 1
             candidates[i] = candidates[n_candidates]
             continue

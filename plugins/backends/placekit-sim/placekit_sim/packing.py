@@ -1,4 +1,4 @@
-"""Packs one problem under one set of rules into two flat arrays for the compiled kernel, laid out by `layout.FIELDS`."""
+"""Packs a problem and rules into two flat arrays for the compiled kernel, as laid out in `layout.FIELDS`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from placekit_sim.rules import Rules
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Arguments of the kernel, and where a recorded run leaves its results.
+    """Arguments of the kernel, and where a recorded run stores its results.
 
     Attributes:
-        variant: which kernel it is for, see `compiled_variants.compiled`.
-        layout: as in `placekit_scheduling.Kernel`.
+        variant: name of the kernel, see `compiled_variants.compiled`.
+        layout: the arrays, and where each of them begins.
         tasks: n + e, enough for all operations and all received copies.
     """
 
@@ -34,12 +34,12 @@ class Packed:
 
     @property
     def rounds(self) -> int:
-        """Index in the integer scratch where the recorded rounds begin, in which the tasks started."""
+        """Where the round in which each task started is recorded: first index in the integer scratch."""
         return self.layout.begin["rounds"]
 
     @property
     def trace(self) -> Trace:
-        """Where a recorded run stores when and why everything started."""
+        """Where a recorded run stores the time and cause of every start."""
         begin = self.layout.begin
         names = ("times", "cause", "last", "copies", "copy_tensor", "copy_dst")
         return Trace(tasks=self.tasks, **{name: begin[name] for name in names})
@@ -52,10 +52,10 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class _Queues:
-    """The queues in which tasks wait: one per device, then one per set of channels that a route holds.
+    """The queues in which tasks wait: one per device, then one per set of channels of a route.
 
-    A channel queue that shares no channel with another one works like a device that runs `capacity` tasks at a time. Queues
-    from `first_shared` on compete for channels.
+    A channel queue that shares no channel with another queue works like a device that runs `capacity` tasks at a time. The
+    queues from `first_shared` on compete for channels.
     """
 
     capacity: NDArray[np.int32]
@@ -76,7 +76,7 @@ def _flat(rows: list[list[int]]) -> NDArray[np.int32]:
 
 
 def _queues(streams: NDArray[np.int32], routes: Routes, compete: bool) -> _Queues:
-    """The queues of a machine. With `compete`, all channel queues count as competing, so that one order holds among them."""
+    """The queues of a machine. With `compete`, all channel queues count as competing, so that they share one order."""
     size = len(streams)
     held = [tuple(sorted(routes.channel[routes.ptr[r] : routes.ptr[r + 1]].tolist())) for r in range(size * size)]
     sets = sorted({held[r] for r in range(size * size) if r // size != r % size})
@@ -102,8 +102,8 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
 
     Args:
         problem, rules: what is simulated.
-        track_memory: False leaves the persistent bytes as the peak (for benchmarks).
-        record: also write the time of every event into the scratch space; see `recording.record`.
+        track_memory: False simulates time only, and the peak is the persistent bytes (for benchmarks).
+        record: also store the time of every event in the scratch space; see `recording.record`.
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
     arrays = _arrays(problem, rules, queues)
@@ -148,7 +148,7 @@ def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]])
 
 
 def source_reads(graph: Graph) -> NDArray[np.int64]:
-    """The edges from sources, in the topological order of the operations that read; those of one operation in its order."""
+    """The edges from sources, in topological order of the operations that read them."""
     position = np.empty(graph.n, np.int64)
     position[graph.topological_order] = np.arange(graph.n)
     edge = np.flatnonzero(~graph.kernel[graph.tensor_producer[graph.input_tensor]])

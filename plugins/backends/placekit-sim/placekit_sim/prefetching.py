@@ -1,4 +1,4 @@
-"""Plans the copies of parameters and inputs that are prefetched, and when; importing this imports numba."""
+"""Plans which parameters and inputs to prefetch, and when. Importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from placekit_sim.layout import FIELDS
 
 
 def _plan_ahead(m):
-    """Number the copies of what sources write, and set the operation that each waits for. Returns how many there are.
+    """Number the copies of source tensors, and set the operation that each copy waits for.
 
-    The operations of a device that read such copies are its readers, in the order of the graph. A copy serves readers of one
-    tensor that are at most `window` apart in this order. It is requested when the reader `window` before its first one ends
-    (then it is in the list `gated` of that reader), or at time 0 if there is none (then it is in `requested`).
+    Returns the number of copies, and of those that are requested at time 0. The readers of a device are its operations that
+    read such copies, in the order of the graph. A copy serves readers of one tensor that are at most `window` apart in this
+    order. It is requested when the reader `window` before its first reader ends, and is in the list `gated` of that reader.
+    Without such a reader, it is requested at time 0, and is in `requested`.
     """
     for d in range(m.size):
         m.reads_last[d], m.reads_gate[d], m.reads_count[d] = -1, -1, 0

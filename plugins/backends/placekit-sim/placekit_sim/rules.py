@@ -1,4 +1,4 @@
-"""The rules that a simulation adds to its problem: the order of ready tasks, noise, barriers."""
+"""The rules of a simulation: the order of ready tasks, noise, barriers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Rules:
     """The rules of one simulation of one problem with n operations, t tensors and D devices.
 
     Attributes:
-        use_priority: the placement's priorities, where it has any, order the ready tasks.
+        use_priority: order ready tasks by the placement's priorities, if it has any.
         rank: [n] fixed order of the operations, lower first, or None.
-        arrival: what became ready first, event by event, starts first; otherwise in rounds, and by index.
-        bulk: barriers around the transfers between levels.
+        arrival: start tasks in the order in which they became ready, event by event; otherwise in rounds, and by index.
+        bulk: put barriers around the transfers between levels.
         op_factor: [n] noise on the duration of each operation, or None.
         transfer_factor: [t, D] noise on the transfer of each tensor to each device, or None.
-        prefetch: how many readers ahead what sources write is copied to other devices; None: all at time 0.
+        prefetch: copy the outputs of sources so many readers ahead; None: copy all at time 0.
     """
 
     use_priority: bool = False

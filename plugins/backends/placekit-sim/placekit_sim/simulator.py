@@ -31,7 +31,7 @@ from placekit_sim.rules import Rules
 
 
 class Simulator(Backend):
-    """Work-conserving machine: transfers overlap compute, and no task waits that could run."""
+    """Work-conserving machine: transfers overlap with computation, and every task starts as soon as it can."""
 
     name = "simulator"
     options_class: ClassVar[type[BaseModel]] = SimulatorOptions
@@ -74,11 +74,11 @@ class SimulatorSession(Session):
         arrival = options.ready_order == "arrival"
         plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None or arrival)
         for variant in ("plain", "recorded") if plain else ("any",):
-            compiled(variant)  # now: compiling is not searching
+            compiled(variant)  # now, because compiling must not use the budget of a search
 
     @property
     def repetitions(self) -> int:
-        """Number of simulations per placement; one without noise, because all would be the same."""
+        """Number of simulations per placement. Without noise all would be the same, so it is one."""
         return self.options.noise_repeats if self.options.noise > 0 else 1
 
     @cached_property
@@ -107,22 +107,19 @@ class SimulatorSession(Session):
 
         A multicast send appears once per destination.
         """
-        packed = pack(self.problem, self._rules(0), record=True)
-        return record(self.problem, packed, placement.device, placement.priority).schedule(
-            self.problem, placement.device
-        )
+        return record(self.problem, pack(self.problem, self._rules(0), record=True), placement)
 
     def lower_bound(self) -> float | None:
-        """A lower bound on the makespan of every placement, seconds; None with noise, which may shorten operations.
+        """A lower bound on the makespan of every placement, seconds. None with noise, which may shorten operations.
 
-        It also holds for bulk-synchronous runs: they are schedules of the same operations on the same streams, with more
+        It also holds for bulk-synchronous runs, which are schedules of the same operations on the same streams with more
         waiting.
         """
         return None if self.options.noise > 0 else self._bound_s
 
     @cached_property
     def _bound_s(self) -> float:
-        """The bound of the problem, cached because policies and reports ask for it and it does not change."""
+        """The bound of the problem. Policies and reports ask for it several times."""
         if self.prefetch is None:
             return makespan_bound(self.problem)
         return max(makespan_bound(self.problem), offload_bound(self.problem) * (1 - ROUNDING))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from placekit_sim.compiled_variants import compiled
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_testing.strategies import Case, problems, random_placements, random_problem
-from pydantic import ValidationError
+from placekit_testing.strategies import random_placements, random_problem
 
-from placekit_core import Cluster, Placements, Problem
+from placekit_core import Placements, Problem
 
 BACKENDS = (Simulator, BulkSynchronous)
 
@@ -33,12 +28,6 @@ def batch(problem: Problem, b: int, priorities: bool = True) -> Placements:
     return random_placements(np.random.default_rng(1), problem, b, priorities)
 
 
-def test_wrong_options_are_refused() -> None:
-    for options in ({"noize": 1}, {"ready_order": "lifo"}, {"noise": -1}, {"threads": 0}):
-        with pytest.raises(ValidationError):
-            Simulator(**options)
-
-
 def test_threads_do_not_change_a_bit() -> None:
     problem = some_problem()
     placements = batch(problem, 2000)
@@ -52,40 +41,6 @@ def test_threads_do_not_change_a_bit() -> None:
         for other in results[1:]:
             assert other.value_s.tobytes() == results[0].value_s.tobytes()
             assert other.peak_bytes.tobytes() == results[0].peak_bytes.tobytes()
-
-
-def test_a_noisy_batch_equals_one_by_one() -> None:
-    problem = some_problem()
-    for backend in BACKENDS:
-        session, placements = backend(noise=0.2, noise_repeats=3).open(problem), batch(problem, 20)
-        together = session.evaluate(placements)
-        for i in range(len(placements)):
-            alone = session.evaluate(placements[i : i + 1])
-            assert alone.value_s[0] == together.value_s[i]
-            np.testing.assert_array_equal(alone.peak_bytes[0], together.peak_bytes[i])
-
-
-@settings(max_examples=100, deadline=None)
-@given(case=problems(max_n=20), bulk=st.booleans())
-def test_no_value_is_below_the_bound(case: Case, bulk: bool) -> None:
-    session = (BulkSynchronous if bulk else Simulator)(threads=1).open(case.problem)
-    bound = session.lower_bound()
-    assert bound is not None
-    assert session.evaluate(random_placements(case.rng, case.problem, 8, True)).value_s.min() >= bound
-
-
-def test_out_of_memory_is_a_value() -> None:
-    problem = some_problem()
-    placements = batch(problem, 50)
-    before = Simulator().open(problem).evaluate(placements)
-    assert before.fits.all()
-    limit = int(np.median(before.peak_bytes.max(axis=1)))
-    kinds = {k: v.model_copy(update={"memory_bytes": limit}) for k, v in problem.cluster.kinds.items()}
-    small = Cluster.model_validate({**problem.cluster.model_dump(), "kinds": kinds})
-    after = Simulator().open(Problem(problem.graph, problem.grouping, small, problem.costs)).evaluate(placements)
-    assert after.value_s.tobytes() == before.value_s.tobytes()
-    np.testing.assert_array_equal(after.fits, before.peak_bytes.max(axis=1) <= limit)
-    assert 0 < after.fits.sum() < 50
 
 
 def test_opening_compiles_all_that_a_search_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,55 +108,3 @@ def test_the_bound_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for session in [Simulator().open(some_problem()) for _ in range(2)]:
         assert [session.lower_bound(), session.lower_bound()] == [2.0, 2.0]
     assert len(asked) == 2
-
-
-CALLER = """
-import numpy as np
-from numba import njit, types
-from placekit_scheduling import kernel_signature
-
-SIGNATURE = types.float64(
-    types.FunctionType(kernel_signature()), types.int64, types.int16[::1], types.float32[::1], types.int32[::1],
-    types.float64[::1], types.int64, types.int64, types.float64[::1],
-)
-
-@njit(SIGNATURE, cache=True, nogil=True)
-def best_device(evaluate, devices, device, priority, ints, floats, scratch_ints, scratch_floats, peak):
-    work_ints, work_floats = np.zeros(scratch_ints, np.int32), np.zeros(scratch_floats)
-    best = np.inf
-    for d in range(devices):
-        device[:] = d
-        best = min(best, evaluate(device, priority, ints, floats, work_ints, work_floats, peak))
-    return best
-"""
-MAIN = """
-import numpy as np
-from caller import best_device
-from placekit_core import Cluster
-from placekit_core import GraphBuilder
-from placekit_core import Problem
-from placekit_sim.simulator import BulkSynchronous, Simulator
-
-gpu = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 10, "memory_bytes_per_s": 1.0}
-b = GraphBuilder("two")
-b.add("a", flops=1.0)
-b.add("b", flops=1.0)
-for backend, kinds in ((Simulator, {"gpu": gpu}), (BulkSynchronous, {"gpu": {**gpu, "streams": 2}})):
-    problem = Problem.of(b.build(), Cluster.parse({"kinds": kinds, "devices": [{"kind": "gpu"}]}))
-    k = backend().open(problem).kernel()
-    value = best_device(k.function, 1, np.zeros(2, np.int16), np.empty(0, np.float32), k.ints, k.floats,
-                        k.scratch_ints, k.scratch_floats, np.empty(1))
-    print(value)
-print(len(best_device.stats.cache_hits), len(best_device.stats.cache_misses))
-"""
-
-
-@pytest.mark.slow
-def test_a_compiled_search_is_cached_on_disk(tmp_path: Path) -> None:
-    (tmp_path / "caller.py").write_text(CALLER)
-    (tmp_path / "main.py").write_text(MAIN)
-    out = [
-        subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
-    assert out == ["4.0\n2.0\n0 1\n", "4.0\n2.0\n1 0\n"]  # compiled by the first process, loaded by the second

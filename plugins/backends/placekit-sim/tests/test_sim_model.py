@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from machine_model import Rules, execute
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_testing.machine_model import Rules, execute
 
 from placekit_core import Cluster, CostFile, CostTable, Graph, GraphBuilder, Problem, Schedule
 from placekit_core.contracts.costs import EFFICIENCY
@@ -58,10 +58,6 @@ def chain() -> Graph:
     (y,) = b.add("b", inputs=[x], outputs=[2])
     b.add("c", inputs=[y])
     return b.build()
-
-
-def test_one_device_takes_the_sum_of_its_operations() -> None:
-    assert measure(problem(chain(), cluster(1), {"a": 1, "b": 2, "c": 3}), [0, 0, 0])[0] == 6
 
 
 def test_a_transfer_takes_latency_and_bytes() -> None:
@@ -158,31 +154,6 @@ def test_a_transfer_has_the_priority_of_its_most_urgent_reader() -> None:
     assert sends(measure(p, [0, 0, 1, 1, 1], [0, 0, 1, 0, 2])[2]) == [(0, 0, 1, 1.0, 2.0), (1, 0, 1, 0.0, 1.0)]
 
 
-def test_breadth_and_depth_first() -> None:
-    b = GraphBuilder("two chains")
-    (x,) = b.add("a0", outputs=[0])
-    b.add("a1", inputs=[x])
-    b.add("b0")
-    p = problem(b.build(), cluster(1), {"a0": 1, "a1": 1, "b0": 1})
-    starts = {
-        order: measure(p, [0, 0, 0], ready_order=order)[2].op_start_s.tolist()
-        for order in ("fifo", "breadth_first", "depth_first")
-    }
-    assert starts == {"fifo": [0, 2, 1], "breadth_first": [0, 2, 1], "depth_first": [0, 1, 2]}
-
-
-def test_random_order_depends_on_the_seed_only() -> None:
-    b = GraphBuilder("equals")
-    for i in range(8):
-        b.add(f"k{i}")
-    p = problem(b.build(), cluster(1), {f"k{i}": 1 for i in range(8)})
-    orders = [
-        tuple(measure(p, [0] * 8, ready_order="random", seed=seed)[2].op_start_s.tolist()) for seed in (1, 1, 2, 3)
-    ]
-    assert orders[0] == orders[1]
-    assert len(set(orders)) > 1
-
-
 def broadcast() -> Graph:
     b = GraphBuilder("broadcast")
     (x,) = b.add("a", outputs=[4])
@@ -203,18 +174,6 @@ def test_one_multicast_send_serves_all_destinations() -> None:
     assert at_once[1] == [4, 4, 4]
 
 
-def test_a_remote_parameter_is_sent_once() -> None:
-    b = GraphBuilder("shared weight")
-    w = b.source("w", 6)
-    for i in range(3):
-        b.add(f"step{i}", inputs=[w])
-    value, peak, schedule = measure(problem(b.build(), cluster(2), {f"step{i}": 1 for i in range(3)}), [0, 1, 1, 1])
-    assert value == 9
-    assert sends(schedule) == [(0, 0, 1, 0.0, 6.0)]
-    assert peak == [6, 6]
-    assert schedule.op_stream.tolist() == [-1, 0, 0, 0]
-
-
 def test_streams_run_side_by_side() -> None:
     b = GraphBuilder("three")
     for name in "abc":
@@ -225,19 +184,6 @@ def test_streams_run_side_by_side() -> None:
     assert schedule.op_start_s.tolist() == [0, 0, 1]
     assert schedule.op_stream.tolist() == [0, 1, 1]
     assert measure(problem(b.build(), cluster(1, streams="unlimited"), {"a": 2, "b": 1, "c": 2}), [0, 0, 0])[0] == 2
-
-
-def test_operations_that_take_no_time() -> None:
-    assert measure(problem(chain(), cluster(1), {}), [0, 0, 0])[0] == 0
-    assert measure(problem(chain(), cluster(1), {"b": 2}), [0, 0, 0])[0] == 2
-
-
-def test_nothing_to_run() -> None:
-    b = GraphBuilder("source only")
-    b.source("w", 5)
-    for bulk in (False, True):
-        value, peak, _ = measure(problem(b.build(), cluster(2), {}), [1], bulk=bulk)
-        assert (value, peak) == (0, [0, 5])
 
 
 def test_outputs_are_freed_after_their_last_reader() -> None:
@@ -316,37 +262,6 @@ def test_bulk_synchronous_levels() -> None:
     value, _, schedule = measure(p, device)
     assert schedule.op_start_s.tolist() == [0, 0, 3, 4, 1]
     assert value == 5
-
-
-def test_bulk_synchronous_sends_sources_first() -> None:
-    b = GraphBuilder("late parameter")
-    w = b.source("w", 4)
-    (x,) = b.add("a", outputs=[0])
-    b.add("b", inputs=[x, w])
-    p = problem(b.build(), cluster(2), {"a": 1, "b": 1})
-    assert measure(p, [0, 1, 1])[0] == 4 + 1  # a runs meanwhile
-    assert measure(p, [0, 1, 1], bulk=True)[0] == 4 + 1 + 1
-
-
-def test_unlimited_links_never_make_a_transfer_wait() -> None:
-    """The links of Doppler's and GiPH's simulators: any number of transfers at the same time."""
-    b = GraphBuilder("crowd")
-    outputs = b.add("a", outputs=[3, 3, 3])
-    for i, x in enumerate(outputs):
-        b.add(f"r{i}", inputs=[x])
-    machine = cluster(2, {"links": [{"mesh": "*", "bytes_per_s": 1.0, "concurrent": "unlimited"}]})
-    assert measure(problem(b.build(), machine, {"a": 1}), [0, 1, 1, 1])[0] == 4
-    assert measure(problem(b.build(), cluster(2), {"a": 1}), [0, 1, 1, 1])[0] == 10
-
-
-def test_placetos_bus_serialises_at_the_source_only() -> None:
-    b = GraphBuilder("bus")
-    x, y, z = (b.source(name, 3) for name in "xyz")
-    for name, tensor in (("rx", x), ("ry", y), ("rz", z)):
-        b.add(name, inputs=[tensor])
-    p = problem(b.build(), cluster(4, {**BUS, "multicast": True}), {})
-    # x and y leave device 0 one after the other; z, from device 1, reaches device 3 beside x
-    assert sends(measure(p, [0, 0, 1, 3, 2, 3])[2]) == [(0, 0, 3, 0.0, 3.0), (1, 0, 2, 3.0, 6.0), (2, 1, 3, 0.0, 3.0)]
 
 
 DOCS = Path(__file__).parents[4] / "docs" / "machine-model.md"

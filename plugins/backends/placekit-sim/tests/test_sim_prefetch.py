@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from machine_model import Rules, execute
 from placekit_sim.simulator import BulkSynchronous, Simulator
-from placekit_testing.machine_model import Rules, execute
 from pydantic import ValidationError
 
 from placekit_core import BackendError, Cluster, CostTable, Graph, GraphBuilder, Problem, Schedule
@@ -73,11 +73,6 @@ def test_one_ahead_copies_behind_the_operation_before() -> None:
     assert (value, peak) == (4 + 4 * 10, 8)
 
 
-def test_a_slow_link_is_never_idle_with_one_ahead() -> None:
-    value, peak, _ = run(network([4, 4, 4, 4]), 1, 1)
-    assert (value, peak) == (4 * 4 + 1, 8)
-
-
 @pytest.mark.parametrize("prefetch", [None, 0, 1, 9])
 def test_weights_on_the_device_are_never_copied(prefetch: int | None) -> None:
     value, peak, schedule = run(network([4, 5, 6]), 1, prefetch, {"w0": GPU, "w1": GPU, "w2": GPU})
@@ -87,31 +82,12 @@ def test_weights_on_the_device_are_never_copied(prefetch: int | None) -> None:
     assert peak == 15  # w0, w2 and the copy
 
 
-def test_resident_weights_count_no_readers() -> None:
-    """An operation that reads only what is on its device is none of those that `prefetch` counts."""
-    _, _, schedule = run(network([4, 4, 4, 4]), 10, 0, {"w1": GPU, "w2": GPU})
-    assert copies(schedule) == [
-        (0, 0, 4),
-        (3, 14, 18),
-    ]  # when the reader of w0 has ended, two operations before its own
-
-
 @pytest.mark.parametrize(("prefetch", "copied"), [(None, 3), (0, 5), (1, 5), (2, 4), (3, 4), (4, 3)])
 def test_what_is_read_again_soon_stays_and_what_is_read_late_is_copied_again(prefetch: int | None, copied: int) -> None:
     """Forward and backward: w0 w1 w2 w2 w1 w0. A weight stays for readers that are at most prefetch + 1 apart."""
     _, peak, schedule = run(network([4, 4, 4], [0, 1, 2, 2, 1, 0]), 1, prefetch)
     assert len(copies(schedule)) == copied
     assert peak <= 4 * min(3, 3 if prefetch is None else prefetch + 1)
-
-
-def test_several_weights_of_one_operation_are_copied_together() -> None:
-    b = GraphBuilder("pairs")
-    w = [b.source(f"w{i}", 2) for i in range(4)]
-    x = b.add("first", inputs=w[:2], outputs=[0])
-    b.add("second", inputs=[*x, *w[2:]])
-    value, peak, schedule = run(b.build(), 1, 0)
-    assert copies(schedule) == [(0, 0, 2), (1, 2, 4), (2, 5, 7), (3, 7, 9)]
-    assert (value, peak) == (10, 4)
 
 
 def test_copies_go_before_others_only_if_they_were_ready_before() -> None:
@@ -148,12 +124,6 @@ def test_memory_is_that_of_the_operations_ahead(
     assert value >= max(seconds * len(reads), sum(sizes[w] for w in set(reads)))
     again = sum(sizes[w] for w, *_ in copies(schedule))
     assert again == sum((schedule.transfer_end_s - schedule.transfer_start_s).tolist())
-
-
-def test_the_session_says_that_it_streams() -> None:
-    problem = Problem.of(network([1]), machine())
-    assert [Simulator(prefetch=p).open(problem).prefetch for p in (None, 0, 3)] == [None, 0, 3]
-    assert [Simulator(prefetch=p).offloads for p in (None, 0, 3)] == [False, True, True]
 
 
 def test_multicast_and_barriers_do_not_stream() -> None:

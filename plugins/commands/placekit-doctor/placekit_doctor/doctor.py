@@ -1,4 +1,4 @@
-"""`placekit doctor`: whether this installation works, and what to do if it does not."""
+"""`placekit doctor`: checks this installation and prints what to do about each problem."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import importlib.metadata
 import inspect
 import os
 import platform
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import placekit_core
@@ -21,16 +19,12 @@ from placekit_core import (
     PluginError,
     Registry,
     __version__,
-    load_cluster,
     units,
     usable_cores,
 )
-from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
-from placekit_core.contracts.hookspecs import KINDS
-from placekit_core.run.config import conf_dir, defaults_list
-from placekit_core.run.entries import Choice, Entry
+from placekit_core.run.entries import Entry
 from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
 from placekit_doctor.findings import Finding, fail, ok, warn, working
@@ -38,8 +32,8 @@ from placekit_doctor.self_test import self_test
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print every check as soon as it is done. Returns 1 if one failed."""
-    Parser("doctor", "Check this installation: versions, devices, plugins, presets, and a self-test.").read(argv)
+    """Print each check when it is done. Returns 1 if one failed."""
+    Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.").read(argv)
     doctor = Doctor(registry)
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
@@ -56,19 +50,12 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def _isolated(section: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """The findings of a section; an error in the check itself is one more."""
+    """The findings of a section; an exception in the check becomes a finding."""
     try:
         yield from section()
     except Exception as e:
-        message, hint = _said(e)
-        yield fail(f"this check broke off: {message}", hint or "reinstall placekit, or report it")
-
-
-def _said(error: Exception) -> tuple[str, str]:
-    """Message and hint of an error, in one line each."""
-    if isinstance(error, PlacekitError):
-        return error.message, error.hint
-    return f"{type(error).__name__}: {' '.join(str(error).split())}", ""
+        message = e.message if isinstance(e, PlacekitError) else f"{type(e).__name__}: {' '.join(str(e).split())}"
+        yield fail(f"this check broke off: {message}", getattr(e, "hint", "") or "reinstall placekit, or report it")
 
 
 def _requirements(distribution: str) -> Iterator[Finding]:
@@ -91,14 +78,14 @@ def _requirements(distribution: str) -> Iterator[Finding]:
 
 
 class Doctor:
-    """The checks that look at what is installed."""
+    """The checks of an installation."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
 
     @cached_property
     def loaded(self) -> list[tuple[Entry, type[Any] | PluginError]]:
-        """Every component with its class, or with the error that keeps the class from loading."""
+        """Every component with its class, or with the error from loading it."""
 
         def load(entry: Entry) -> type[Any] | PluginError:
             working(f"importing {entry.kind} {entry.component.name} ...")
@@ -111,7 +98,7 @@ class Doctor:
 
     @cached_property
     def distributions(self) -> list[str]:
-        """The distributions of the plugins that work."""
+        """The distributions of working plugins."""
         return sorted({p.distribution for p in self.registry.packages})
 
     def sections(self) -> dict[str, Callable[[], Iterator[Finding]]]:
@@ -120,13 +107,11 @@ class Doctor:
             "versions": self.versions,
             "devices": self.devices,
             "plugins": self.plugins,
-            "configuration": self.configuration,
-            "current folder": _folder,
             "self-test": lambda: self_test(self.loaded),
         }
 
     def versions(self) -> Iterator[Finding]:
-        """Python, placekit, the requirements of the core and the plugins, and facts that plugins give of this process."""
+        """Python, placekit, the requirements of core and plugins, and facts that plugins report."""
         yield ok(f"python {platform.python_version()}, {platform.system()} {platform.machine()}")
         yield ok(f"placekit {__version__}")
         yield from _requirements(CORE)
@@ -134,15 +119,15 @@ class Doctor:
         needed = {f.text for d in self.distributions for f in _requirements(d) if f.level == "ok"}
         yield from (ok(text) for text in sorted(needed - own) if not text.startswith("placekit-"))
         _ = self.loaded  # this imports the libraries of plugins
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = facts(self.registry)
-        yield from (warn(str(w.message), "all else works; results do not have these facts") for w in said)
+        yield from (warn(str(w.message), "everything else works; results lack these facts") for w in caught)
         for name, value in found.items():
             yield ok(f"{name.replace('_', ' ')}: {'none' if value is None else value}")
 
     def devices(self) -> Iterator[Finding]:
-        """CPU cores, memory, and what each measuring backend finds."""
+        """CPU cores, memory, and the devices that each measuring backend finds."""
         cores = usable_cores()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         yield ok(f"{cores} CPU cores, {units.mebibytes(memory)} of memory")
@@ -151,7 +136,7 @@ class Doctor:
                 yield _detected(entry)
 
     def plugins(self) -> Iterator[Finding]:
-        """Plugins set aside, names defined twice, components that do not load, and what each plugin contributes."""
+        """Broken plugins, names defined twice, components that do not load, and what each plugin contributes."""
         registry = self.registry
         for b in registry.broken:
             yield fail(f"{b.distribution} {b.version} is set aside: {b.reason}", b.hint)
@@ -178,7 +163,7 @@ class Doctor:
             yield warn(f"nothing can be placed: no {', no '.join(missing)} is installed", "pip install placekit")
 
     def _commands(self) -> Iterator[Finding]:
-        """The commands that cannot be used."""
+        """Commands that do not load or are defined twice."""
         for name, found in sorted(self.registry.commands.items()):
             if len(found) > 1:
                 owners = " and ".join(f"{c.distribution} {c.version}" for c in found)
@@ -197,54 +182,6 @@ class Doctor:
         logs = {p.plugin for p in registry.packages if p.distribution == distribution} & set(loggers(registry))
         return [*own, *(f"command {name}" for name in commands), *(f"logger {name}" for name in sorted(logs))]
 
-    def configuration(self) -> Iterator[Finding]:
-        """Every preset is composed and validated; clusters are parsed too."""
-        duplicates = self.registry.duplicates()
-        presets = [p for p in self.registry.presets() if p.group and (p.group, p.name) not in duplicates]
-        fine = []
-        stand_ins = self._stand_ins()
-        for preset in presets:
-            what = preset.owner if preset.distribution != CORE else f"conf/{preset.group}/{preset.name}.yaml"
-            working(f"composing {preset.group}={preset.name} ...")
-            try:
-                if preset.group == "cluster" and preset.path:
-                    load_cluster(preset.path)
-                if stand_ins is not None:
-                    self._compose(preset, stand_ins)
-            except Exception as e:
-                message, hint = _said(e)
-                if any(f"no {group} named" in message for group in (*KINDS, "workload")):
-                    yield warn(f"{what} needs something that is not installed: {message}", hint)
-                else:
-                    yield fail(f"{what}: {message}", hint or "correct the file, or reinstall its distribution")
-            else:
-                fine.append(preset)
-        names = ", ".join(f"{g} {sum(p.group == g for p in fine)}" for g in sorted({p.group for p in fine}))
-        if stand_ins is None:
-            yield warn(f"presets are only read, not composed: {names}", "install a policy, a grouper and a backend")
-        else:
-            yield ok(f"presets that compose and validate: {names}")
-
-    def _compose(self, preset: Choice, stand_ins: dict[str, str]) -> None:
-        named = set(defaults_list(preset.path) if preset.path else ())
-        own = {preset.group} | named | ({"importer"} if "workload" in named else set())  # a workload names its importer
-        chosen = {**{g: n for g, n in stand_ins.items() if g not in own}, preset.group: preset.name}
-        config = assembled([f"{group}={name}" for group, name in chosen.items()], self.registry).config
-        if "devices" in config.cluster:
-            Cluster.parse(config.cluster, preset.owner)
-
-    def _stand_ins(self) -> dict[str, str] | None:
-        """Choices in place of defaults of conf/config.yaml that are not installed; None if a kind has no component at all."""
-        chosen = {}
-        for group, name in defaults_list(conf_dir() / "config.yaml").items():
-            kind = group.partition("@")[0]
-            if kind in KINDS and kind != "trainer" and (kind, name) not in self.registry.entries:
-                names = self.registry.names(kind)
-                if not names:
-                    return None
-                chosen[group] = names[0]
-        return {**chosen, "workload": "none"} if "importer" in chosen else chosen
-
 
 def _detected(entry: Entry) -> Finding:
     """The devices that a measuring backend reports."""
@@ -260,11 +197,3 @@ def _detected(entry: Entry) -> Finding:
     memory = [units.mebibytes(m) for m in cluster.memory_bytes]
     found = [f"{device} ({size})" for device, size in zip(cluster.device_names, memory, strict=True)]
     return ok(f"{name} finds {', '.join(found)}")
-
-
-def _folder() -> Iterator[Finding]:
-    try:
-        with tempfile.TemporaryFile(dir=Path.cwd()):
-            yield ok(f"{Path.cwd()} can be written to")
-    except OSError as e:
-        yield fail(f"cannot write to {Path.cwd()}: {e.strerror}", "choose another folder for runs: run_dir=PATH")

@@ -11,7 +11,7 @@ from placekit_core.run import terminal
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; `hint` says what to do if the level is not `ok`."""
+    """A line of the report; `hint` says what to do unless the level is `ok`."""
 
     level: Literal["ok", "warn", "fail"]
     text: str
@@ -19,7 +19,7 @@ class Finding:
 
 
 def working(text: str) -> None:
-    """Show on a terminal what is being checked; the next call, and the next line of the report, replace the text."""
+    """Show progress on a terminal, replaced by the next call and the next line of the report."""
     if terminal.is_terminal(sys.stderr):
         room = terminal.columns(sys.stderr) - 1
         print(f"\r{text:{room}.{room}}\r", end="", file=sys.stderr, flush=True)
@@ -31,7 +31,7 @@ def ok(text: str) -> Finding:
 
 
 def warn(text: str, hint: str) -> Finding:
-    """Something is missing or doubtful, and the rest works without it."""
+    """Something is missing or doubtful, but the rest works."""
     return Finding("warn", text, hint)
 
 

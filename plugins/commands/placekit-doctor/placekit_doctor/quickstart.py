@@ -1,4 +1,4 @@
-"""`placekit quickstart [DIR]`: write a small project that runs, to be changed into one's own."""
+"""`placekit quickstart [DIR]`: writes a small project that runs, as a start for your own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates" / "quickstart"
 FILES = ("model.py", "machine.yaml", "place.py", "README.md")
 MACHINE, FIELDS = "machine.yaml", "machine_fields.yaml"
 EXAMPLE = "rtx4090_3090"
-"""The machine that ships and stands for this computer where it has no GPU."""
+"""The preset that stands in for a computer without a GPU."""
 NEXT = (
     "placekit run model=model.py:make cluster=machine.yaml grouper=module run_dir=mine",
     "placekit apply mine",
@@ -51,15 +51,15 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def this_or_example(registry: Registry) -> tuple[str, str]:
-    """The content of a cluster file, and what it is: this computer if it has GPUs that can be read, else an example."""
+    """The content of a cluster file, and a description: this computer if it has known GPUs, else an example."""
     example = (conf_dir() / "cluster" / f"{EXAMPLE}.yaml").read_text(encoding="utf-8")
-    if "cluster detect" not in registry.commands:
+    if "cluster new" not in registry.commands:
         return example, f"an example ({EXAMPLE}); no plugin that reads this computer is installed"
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / MACHINE
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                registry.command("cluster detect").run([str(path)], registry)
+                registry.command("cluster new").run(["auto", str(path)], registry)
         except ClusterError as e:
             return example, f"an example ({EXAMPLE}); this computer cannot be read: {e.message}"
         cluster, text = load_cluster(path), path.read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def this_or_example(registry: Registry) -> tuple[str, str]:
 
 
 def refuse_taken(folder: Path) -> None:
-    """Raise PlacekitError if the folder has files with the names of the project's."""
+    """Raise PlacekitError if the folder already has a file of the project."""
     if taken := [name for name in FILES if (folder / name).exists()]:
         raise PlacekitError(
             f"{folder} has {', '.join(taken)} already, so nothing was written",
@@ -78,7 +78,7 @@ def refuse_taken(folder: Path) -> None:
 
 
 def write(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write the files, none of which may exist. Raises PlacekitError."""
+    """Write the files without overwriting any. Raises PlacekitError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -1,4 +1,4 @@
-"""The self-test of `placekit doctor`: every policy that needs no training places a small graph on the simulator."""
+"""The self-test of `placekit doctor`: policies that need no training place a small graph on the simulator."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_doctor.findings import Finding, fail, ok, warn, working
 
 BUDGET = 200
-ROUNDING = 1e-9  # relative: sums in another order
+ROUNDING = 1e-9  # relative error of sums in another order
 
 
 def self_test(loaded: Sequence[tuple[Entry, type[Any] | PluginError]]) -> Iterator[Finding]:
-    """Place a graph of 24 operations on two devices, twice with one seed; `loaded` are the components and their classes."""
+    """Place a graph of 24 operations on two devices, twice with the same seed; `loaded` has all components."""
     classes = [(entry, cls) for entry, cls in loaded if isinstance(cls, type)]
     backends = [(e, c) for e, c in classes if e.kind == "backend" and c.simulated and c.objective == "makespan"]
     policies = [(e, c) for e, c in classes if e.kind == "policy" and not issubclass(c, LearnablePolicy)]
@@ -54,7 +54,7 @@ def self_test(loaded: Sequence[tuple[Entry, type[Any] | PluginError]]) -> Iterat
 
 
 def _single_device(problem: Problem, backend: Backend) -> Finding:
-    """One device takes as long as its operations one after another."""
+    """Check that one device takes the sum of its operations."""
     with contextlib.closing(backend.open(problem)) as session:
         value = float(session.evaluate(problem.placement(np.zeros(problem.g, np.int16)).batch()).value_s[0])
     expected = float(problem.op_s[:, 0].sum())
@@ -69,7 +69,7 @@ def _policy(entry: Entry, problem: Problem, backend: Backend) -> Finding:
     hint = f"reinstall {entry.distribution}, or report it to its authors"
     try:
         entry.build(entry.component.config())
-    except PlacekitError as e:  # such as a library that is optional
+    except PlacekitError as e:  # for example, an optional library is missing
         return warn(f"{name} cannot be used here: {e.message}", e.hint or hint)
     except Exception as e:
         return fail(f"{name}: {type(e).__name__}: {e}", hint)

@@ -1,4 +1,4 @@
-"""Commands that show graphs, bounds and machines, and that measure how far the machine model is right."""
+"""Commands that show graphs, bounds and machines, measure a machine, and compare simulation with measurement."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @hookimpl
 def placekit_this_computer() -> Cluster:
-    """What nvidia-smi and Linux say of it; see `placekit cluster detect`."""
-    from placekit_inspect.cluster_detect import this_computer
+    """The machine of `cluster=auto`, read from nvidia-smi and Linux."""
+    from placekit_inspect.computer_file import this_computer
 
     return this_computer()
 
@@ -28,16 +28,9 @@ COMMANDS = [
     ),
     (
         "graph export",
-        "OUT [OPTION=VALUE ...]",
+        "OUT [FILE] [OPTION=VALUE ...]",
         "write a program's graph to a file",
         "placekit_inspect.graph:export_command",
-        "look",
-    ),
-    (
-        "graph import",
-        "FILE [OUT]",
-        "read a graph file, check it, and write it as OUT",
-        "placekit_inspect.graph:import_command",
         "look",
     ),
     (
@@ -51,21 +44,14 @@ COMMANDS = [
         "cluster show",
         "[NAME|FILE.yaml]",
         "the machines that ship, or one of them in detail",
-        "placekit_inspect.cluster:main",
+        "placekit_inspect.cluster_show:main",
         "look",
     ),
     (
         "cluster new",
-        "[MACHINE [OUT.yaml]]",
-        "a cluster file from a machine in words, to edit",
+        "[MACHINE|auto [OUT.yaml]]",
+        "a cluster file for a machine in words, or this one",
         "placekit_inspect.cluster_new:main",
-        "look",
-    ),
-    (
-        "cluster detect",
-        "[OUT.yaml]",
-        "a cluster file of this computer: GPUs, links, CPU",
-        "placekit_inspect.cluster_detect:main",
         "look",
     ),
     (

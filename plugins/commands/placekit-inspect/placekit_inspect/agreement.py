@@ -1,4 +1,4 @@
-"""How well a simulator predicts measurements: the same placements, good ones and random ones, on both.
+"""How well a simulator predicts measurements: it compares both over good and random placements.
 
 Doppler (Yao et al. 2026, appendix H.1) reports Pearson's and Spearman's correlation of simulated and real times over
 placements (0.79 and 0.69).
@@ -23,7 +23,7 @@ SEARCHED = 3000
 
 @dataclass(frozen=True)
 class Agreement:
-    """How simulated and measured seconds of some placements agree.
+    """Agreement of simulated and measured seconds.
 
     Attributes:
         placements: number of placements.
@@ -47,16 +47,15 @@ class Fidelity:
     """b placements, simulated and measured in p passes.
 
     Attributes:
-        program, cluster: what was placed where.
-        made: [b] `random` or `search`: how each was made.
-        evaluations: [b] simulations that the search took; 0 for random ones.
-        simulated_s, measured_s: [b] seconds of the objective; NaN where there is no value.
+        program, cluster: names of the program and the machine.
+        made: [b] `random` or `search`: the origin of each placement.
+        evaluations: [b] simulations of the search; 0 for random placements.
+        simulated_s, measured_s: [b] seconds of the objective; NaN without a value.
         spread_s: [b] standard deviation of the scaled passes; NaN for one pass.
-        simulated_fits: [b] whether it fits according to the simulator.
-        error: [b] why it could not be measured.
-        samples_s: [p, b] unscaled seconds of each pass; NaN where a placement failed in that pass or before.
+        simulated_fits: [b] whether the placement fits according to the simulator.
+        error: [b] the reason if a placement could not be measured.
+        samples_s: [p, b] unscaled seconds of each pass; NaN from the pass on in which a placement failed.
         scale: [p] factor of each pass that makes the medians equal.
-        interrupted: whether Ctrl-C ended it before the last pass.
     """
 
     program: str
@@ -70,16 +69,15 @@ class Fidelity:
     error: tuple[str | None, ...]
     samples_s: NDArray[np.float64]
     scale: NDArray[np.float64]
-    interrupted: bool = False
 
     @property
     def compared(self) -> NDArray[np.bool_]:
-        """[b] whether there are both values."""
+        """[b] whether a placement was simulated and measured."""
         both: NDArray[np.bool_] = np.isfinite(self.measured_s) & np.isfinite(self.simulated_s)
         return both
 
     def agreement(self, made: str | None = None) -> Agreement:
-        """Agreement over the placements with both values: over all of them, or those that were made in one way."""
+        """Agreement over all compared placements, or those of one origin (`random` or `search`)."""
         rows = self.compared & np.array([made in (None, m) for m in self.made])
         simulated, measured = self.simulated_s[rows], self.measured_s[rows]
         error = simulated / measured - 1
@@ -95,7 +93,7 @@ class Fidelity:
         )
 
     def rows(self) -> list[Sequence[object]]:
-        """The placements as a table; the first row is its head."""
+        """The placements as a table with a header row."""
         return [
             ("placement", "made", "evaluations", "simulated_s", "measured_s", "spread_s", "error"),
             *zip(
@@ -113,16 +111,17 @@ def compare(
     passes: int,
     rng: Generator,
 ) -> Fidelity:
-    """Half of the placements random, half found by searches on `simulator`; all measured `passes` times on `machine`.
+    """Compare random placements (one half) and placements found by searches on `simulator` (the other half).
 
-    A search begins with a random placement, moves one or two groups at a time and keeps a move that is not slower. The
-    longest search has 3000 evaluations and shows how good placements can get; the others stop at values in equal steps
-    between the best random placement and that one, so that they give good placements of different quality.
-    All placements prefer the operations that come first in the program, so that both sides choose alike between ready
-    operations. Each pass measures all placements once, in another order, so that a temporary disturbance costs several
-    placements one sample each, not one placement all of its samples. A placement that fails once is not tried again. A pass
-    in which everything was slower or faster is scaled to the others by its median, and the value of a placement is the median
-    of the passes. Ctrl-C ends the comparison with the passes that are complete.
+    A search starts from a random placement, moves one or two groups at a time, and keeps a move that is not slower. The
+    first search runs 3000 evaluations. The others stop at values in equal steps between the best random placement and its
+    result, so that they give good placements of different quality.
+
+    All placements give priority to operations that come first in the program, so that simulator and machine choose the same
+    ready operation. Each of `passes` passes measures all placements once, in random order, so that a disturbance costs
+    several placements one sample each. A placement that fails is not tried again. Passes are scaled to equal medians, and
+    the value of a placement is its median over the passes.
+
     Raises RunError if fewer than three placements could be measured.
     """
     searches = placements // 2
@@ -135,7 +134,7 @@ def compare(
     found, used = search(problem, simulator, goals, rng)
     chosen = np.concatenate([chosen, found, best])
     evaluations = np.concatenate([np.zeros(placements - searches, np.int64), used, longest])
-    samples, error, interrupted = _measured(problem, machine, chosen, passes, rng)
+    samples, error = _measured(problem, machine, chosen, passes, rng)
     ok = np.isfinite(samples).all(axis=0)
     if ok.sum() < 3:
         why = next((e for e in reversed(error) if e), None)
@@ -160,35 +159,29 @@ def compare(
         error=error,
         samples_s=samples,
         scale=scale,
-        interrupted=interrupted,
     )
 
 
 def _measured(
     problem: Problem, machine: Session, chosen: NDArray[np.int16], passes: int, rng: Generator
-) -> tuple[NDArray[np.float64], tuple[str | None, ...], bool]:
-    """[passes that were completed, b] seconds, [b] what failed, and whether Ctrl-C ended it."""
+) -> tuple[NDArray[np.float64], tuple[str | None, ...]]:
+    """[passes, b] seconds, and [b] the reason of each failure."""
     batch, b = batch_of(problem, chosen), len(chosen)
     samples, error = np.full((passes, b), np.nan), list[str | None]([None] * b)
-    for number, of_pass in enumerate(samples):
-        try:
-            for i in rng.permutation(b).tolist():
-                if error[i] is not None:
-                    continue
-                found = machine.evaluate(batch[i : i + 1])
-                if found.fits[0]:
-                    of_pass[i] = found.value_s[0]
-                else:
-                    error[i] = found.error[0] or "does not fit"
-        except KeyboardInterrupt:
-            if number == 0:
-                raise
-            return samples[:number], tuple(error), True
-    return samples, tuple(error), False
+    for of_pass in samples:
+        for i in rng.permutation(b).tolist():
+            if error[i] is not None:
+                continue
+            found = machine.evaluate(batch[i : i + 1])
+            if found.fits[0]:
+                of_pass[i] = found.value_s[0]
+            else:
+                error[i] = found.error[0] or "does not fit"
+    return samples, tuple(error)
 
 
 def program_order(problem: Problem) -> NDArray[np.float32]:
-    """[g] priorities of groups in the order in which the program reaches them."""
+    """[g] priorities of groups, in program order."""
     graph = problem.graph
     place = np.empty(graph.n, np.float32)
     place[graph.topological_order] = np.arange(graph.n)
@@ -198,26 +191,26 @@ def program_order(problem: Problem) -> NDArray[np.float32]:
 
 
 def batch_of(problem: Problem, devices: NDArray[np.int16]) -> Placements:
-    """[b, g] devices, with the program's order as priorities."""
+    """Placements [b, g] with priorities in program order."""
     return Placements.of(devices, np.tile(program_order(problem), (len(devices), 1)))
 
 
 def simulated(problem: Problem, session: Session, devices: NDArray[np.int16]) -> Measurements:
-    """[b] values of placements [b, g] in the program's order."""
+    """Simulate placements [b, g] with priorities in program order."""
     return session.evaluate(batch_of(problem, devices))
 
 
 def random_placement(problem: Problem, rng: Generator) -> NDArray[np.int16]:
-    """[g] every group on any device that may run it, with equal chances."""
+    """[g] a device for each group, uniformly among the allowed ones."""
     return np.array([_any(problem, g, rng) for g in range(problem.g)], np.int16)
 
 
 def search(
     problem: Problem, session: Session, goals: NDArray[np.float64], rng: Generator, evaluations: int = SEARCHED
 ) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """[k, g] placements of k searches, side by side, and [k] how many evaluations each took.
+    """Run k searches; returns [k, g] placements and [k] evaluations.
 
-    Each goes on until it is as good as its goal (seconds), at most for `evaluations`.
+    A search ends when it reaches its goal (seconds), or after `evaluations`.
     """
     device = np.array([random_placement(problem, rng) for _ in goals], np.int16).reshape(-1, problem.g)
     value = _values(simulated(problem, session, device)) if len(goals) else np.zeros(0)
@@ -239,5 +232,5 @@ def _any(problem: Problem, group: int, rng: Generator) -> np.int16:
 
 
 def _values(found: Measurements) -> NDArray[np.float64]:
-    """[b] seconds; inf for a placement that does not fit."""
+    """[b] seconds; infinity if a placement does not fit."""
     return np.where(found.fits, found.value_s, np.inf)

@@ -28,7 +28,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def _problem(parts: Assembly, program: Program) -> Problem:
-    """The problem of a run. Raises ConfigError if its backend claims no bound of its makespans."""
+    """The problem of a run. Raises ConfigError if its backend has no proven bound of the makespan."""
     backend, problem = parts.backend, parts.problem(program)
     if not backend.simulated:
         raise ConfigError(f"backend {backend.name!r} measures, and these are bounds of simulated makespans")

@@ -1,7 +1,8 @@
-"""`placekit cluster profile`: measures a machine and a program's operations, and writes files that a run can read."""
+"""`placekit cluster profile`: measures a machine and a program's operations, and writes files for runs."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import re
@@ -13,18 +14,16 @@ from placekit_core import BackendError, Calibration, Cluster, ConfigError, Regis
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
+from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, percent, seconds
-from placekit_inspect.number_options import Number, NumbersParser
-from placekit_inspect.ratios import CLUSTER, COSTS, ClassRatio, class_ratios, write
+from placekit_inspect.calibration import CLUSTER, COSTS, ClassRatio, class_ratios, write
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Measure with the backend that the options name, on the cluster and for the programs that they name."""
-    parser = NumbersParser(
-        "cluster profile",
-        "Measure this machine and the operations of a program, and write files that a run can read.",
-        {"repeats": Number(9, "how often each figure is measured")},
-    )
+    """Measure with the backend, on the cluster and for the programs of the options."""
+    what = "Measure this machine and the operations of a program, and write files that a run can read."
+    parser = Parser("cluster profile", what, options=True)
+    add_number(parser, "--repeats", 9, "measurements of each figure")
     parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CLUSTER} and {COSTS}")
     arguments = parser.read(argv)
     out = out_dir(arguments.out)
@@ -35,9 +34,9 @@ def main(argv: list[str], registry: Registry) -> int:
     with new_folder(out):
         programs = parts.programs
         cluster = parts.cluster(programs[0])
-        found = parts.backend.calibrate(programs, cluster, repeats=arguments.numbers["repeats"])
+        found = parts.backend.calibrate(programs, cluster, repeats=arguments.repeats)
         _show(found, class_ratios([p.graph for p in programs], cluster, found))
-        _say(found, cluster, sum(int(p.graph.kernel.sum()) for p in programs))
+        _summarize(found, cluster, sum(int(p.graph.kernel.sum()) for p in programs))
         write(found, out)
     kept = " ".join(shlex.quote(o) for o in options if not o.lstrip("+").startswith("cluster="))
     print(f"written to {out}; use it:\n  placekit run {kept} {files(out)}")
@@ -52,8 +51,19 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
+def add_number(parser: Parser, flag: str, default: int, meaning: str, least: int = 1) -> None:
+    """Add an option for a whole number of at least `least`."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    parser.add_argument(flag, type=number, default=default, metavar="N", help=f"{meaning}; default: {default}")
+
+
 def out_dir(path: Path) -> Path:
-    """The folder that a command writes. Raises ConfigError for an option in its place."""
+    """The folder to write. Raises ConfigError if the first argument is an option."""
     if "=" in str(path):
         raise ConfigError(f"{path} is an option, not a folder", "the first argument is OUT_DIR")
     return path
@@ -61,7 +71,7 @@ def out_dir(path: Path) -> Path:
 
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[None]:
-    """Make a folder before the work that fills it; remove it if it stays empty. Raises RunError if it cannot be made."""
+    """Create a folder, and remove it at the end if it is still empty. Raises RunError if it cannot be created."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
@@ -76,15 +86,15 @@ def new_folder(path: Path) -> Iterator[None]:
 
 
 def files(out: Path) -> str:
-    """The options that let a run use the files in `out`."""
+    """The options by which a run uses the files in `out`."""
     paths = [f"{out}/{name}" for name in (CLUSTER, COSTS)]
-    if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would make a sweep of it
+    if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would start a sweep
         paths = [quoted(path) for path in paths]
     return f"{shlex.quote(f'cluster={paths[0]}')} {shlex.quote(f'costs.file={paths[1]}')}"
 
 
-def _say(found: Calibration, cluster: Cluster, kernels: int) -> None:
-    """Print a summary of the figures, and what could not be measured."""
+def _summarize(found: Calibration, cluster: Cluster, kernels: int) -> None:
+    """Print how many figures were measured, how much they vary, and the notes."""
     spread = ""
     if not math.isnan(found.spread):
         spread = f", spread {percent(found.spread)} ({percent(found.largest_spread)} at most)"

@@ -1,4 +1,4 @@
-"""Reads the computer that this process runs on: GPUs and their links from nvidia-smi, the rest from Linux. Measures nothing."""
+"""Reads this computer: GPUs and their links from nvidia-smi, the rest from Linux. Measures nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pathlib import Path
 from placekit_core import ClusterError, usable_cores
 
 Tool = Callable[[Sequence[str]], str | None]
-"""Runs nvidia-smi with some arguments; None if it is not installed."""
-FIELDS = ("index", "name", "uuid", "pci.bus_id", "memory.total", "memory.used", "pcie.link.gen.max",
+"""Runs nvidia-smi with arguments and returns its output; None if it is not installed."""
+FIELDS = ("index", "name", "uuid", "memory.total", "memory.used", "pcie.link.gen.max",
           "pcie.link.width.current", "mig.mode.current")  # fmt: skip
-"""The generation is the highest that card and slot share: an idle card uses an older one. The width is what the slot gives."""
-GENERATION = {"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4, "32.0": 5, "32": 5, "64.0": 6, "64": 6}
-"""PCIe generation by gigatransfers per second and lane, as in `max_link_speed`."""
+"""`gen.max` is the highest generation that card and slot share; an idle card uses a lower one."""
+_PCIE = (3, 16)  # generation and lanes if nvidia-smi does not know them
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
 _SECONDS = 30  # nvidia-smi waits for a driver that starts
 _GHZ = 2.0
@@ -26,7 +25,7 @@ _GHZ = 2.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of NVIDIA. `used_bytes`: held by other programs; `generation`, `lanes`: of its PCIe link."""
+    """An NVIDIA GPU. `used_bytes`: memory of other programs; `generation`, `lanes`: of its PCIe link."""
 
     index: int
     name: str
@@ -38,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU: physical cores that this process may use, and what one computes in a cycle (float32 FLOP, nominal)."""
+    """The CPU: physical cores that this process may use, and float32 FLOP per cycle of a core (nominal)."""
 
     name: str
     cores: int
@@ -49,25 +48,21 @@ class Processor:
 
 @dataclass(frozen=True)
 class Computer:
-    """What was found.
+    """A computer.
 
     Attributes:
-        nvlinks: number of NVLinks between two GPUs, by their places in `gpus`, both ways.
-        nvlink_bytes_per_s: bandwidth of one NVLink per direction, by place in `gpus`, where the driver states it; and
-            nvlink_count: how many of a GPU's links are up.
+        nvlinks: number of NVLinks between two GPUs, by their positions in `gpus`, both ways.
         notes: devices that were not read, and why.
     """
 
     processor: Processor
     gpus: Sequence[Gpu] = ()
     nvlinks: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    nvlink_bytes_per_s: Mapping[int, float] = field(default_factory=dict)
-    nvlink_count: Mapping[int, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
 
 def nvidia_smi(arguments: Sequence[str]) -> str | None:
-    """What nvidia-smi prints; None if it is not installed. Raises ClusterError if it fails."""
+    """The output of nvidia-smi; None if it is not installed. Raises ClusterError if it fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None
@@ -76,38 +71,33 @@ def nvidia_smi(arguments: Sequence[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ClusterError(f"nvidia-smi does not answer: {e}", "name a machine: cluster=NAME") from None
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().partition("\n")[0]
-        raise ClusterError(f"nvidia-smi fails: {said}", "repair the driver, or name a machine: cluster=NAME")
+        error = (done.stdout + done.stderr).strip().partition("\n")[0]
+        raise ClusterError(f"nvidia-smi fails: {error}", "repair the driver, or name a machine: cluster=NAME")
     return done.stdout
 
 
 def read_computer(tool: Tool = nvidia_smi, root: Path = Path("/")) -> Computer:
-    """This computer. Raises ClusterError if nvidia-smi fails, or prints what cannot be read.
+    """This computer. Raises ClusterError if nvidia-smi fails, or its output cannot be read.
 
     `root` is the folder that holds `proc` and `sys`.
     """
-    processor, cards = _processor(root), dict(_cards(root))
+    processor = _processor(root)
     query = tool([f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"])
-    gpus = [] if query is None else _visible([_gpu(line, cards, root) for line in query.splitlines() if line.strip()])
-    notes = list(_notes(cards, query is None))
-    if len(gpus) < 2:
-        return Computer(processor, [g for _, g in gpus], notes=notes)
-    places = {gpu.index: place for place, (_, gpu) in enumerate(gpus)}
-    nvlinks = _topology(tool(["topo", "-m"]) or "", places)
-    rates, count = _nvlink_status(tool(["nvlink", "--status"]) or "", places) if nvlinks else ({}, {})
-    return Computer(processor, [g for _, g in gpus], nvlinks, rates, count, notes)
+    gpus = [] if query is None else _visible([_gpu(line) for line in query.splitlines() if line.strip()])
+    notes = list(_notes(root, query is None))
+    positions = {gpu.index: position for position, (_, gpu) in enumerate(gpus)}
+    nvlinks = _topology(tool(["topo", "-m"]) or "", positions) if len(gpus) > 1 else {}
+    return Computer(processor, [g for _, g in gpus], nvlinks, notes)
 
 
-def _gpu(line: str, cards: Mapping[str, Path], root: Path) -> tuple[str, Gpu]:
-    """The uuid, and the GPU of one line of the query."""
+def _gpu(line: str) -> tuple[str, Gpu]:
+    """The uuid and the GPU of one line of the query."""
     values = [v.strip() for v in line.split(",")]
     try:
-        index, name, uuid, bus, total, used, generation, lanes, mig = values
-        card = cards.get(bus[-12:].lower())
+        index, name, uuid, total, used, generation, lanes, mig = values
         gpu = Gpu(
             int(index), name, int(total) * 2**20, int(used) * 2**20,
-            int(generation) if generation.isdecimal() else _generation(card),
-            int(lanes) if lanes.isdecimal() else int(_text(card, "current_link_width") or 16),
+            int(generation) if generation.isdecimal() else _PCIE[0], int(lanes) if lanes.isdecimal() else _PCIE[1],
         )  # fmt: skip
     except ValueError:
         raise ClusterError(
@@ -129,14 +119,14 @@ def _visible(gpus: list[tuple[str, Gpu]]) -> list[tuple[str, Gpu]]:
     chosen = []
     for word in (w.strip() for w in visible.split(",")):
         found = [g for g in gpus if word == str(g[1].index) or (word.startswith("GPU-") and g[0].startswith(word))]
-        if not found:  # as CUDA: what stands behind an unknown name does not count
+        if not found:  # CUDA ignores everything after an unknown name
             break
         chosen += found[:1]
     return chosen
 
 
-def _topology(text: str, places: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """The NVLinks in the matrix of `nvidia-smi topo -m`: `NV4` in row GPU0 and column GPU1 are four."""
+def _topology(text: str, positions: Mapping[int, int]) -> dict[tuple[int, int], int]:
+    """The NVLinks in the matrix of `nvidia-smi topo -m`; `NV4` in row GPU0 and column GPU1 means four."""
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in text.splitlines()]
     head = next((re.findall(r"GPU(\d+)", line) for line in plain if re.match(r"\s+GPU\d+", line)), [])
     found = {}
@@ -145,41 +135,16 @@ def _topology(text: str, places: Mapping[int, int]) -> dict[tuple[int, int], int
         if row is None:
             continue
         for column, cell in zip(head, line.split()[1:], strict=False):
-            link, a, b = re.fullmatch(r"NV(\d+)", cell), places.get(int(row[1])), places.get(int(column))
+            link, a, b = re.fullmatch(r"NV(\d+)", cell), positions.get(int(row[1])), positions.get(int(column))
             if link is not None and a is not None and b is not None:
                 found[a, b] = int(link[1])
     return found
 
 
-def _nvlink_status(text: str, places: Mapping[int, int]) -> tuple[dict[int, float], dict[int, int]]:
-    """Bytes per second of one link, and the number of links, of each GPU in `nvidia-smi nvlink --status`."""
-    rates, count, place = dict[int, float](), dict[int, int](), None
-    for line in text.splitlines():
-        gpu = re.match(r"GPU (\d+):", line)
-        link = re.match(r"\s+Link \d+: ([\d.]+) GB/s", line)
-        if gpu is not None:
-            place = places.get(int(gpu[1]))
-        elif link is not None and place is not None:
-            rates[place] = float(link[1]) * 1e9
-            count[place] = count.get(place, 0) + 1
-    return rates, count
-
-
-def _cards(root: Path) -> Iterator[tuple[str, Path]]:
-    """The display controllers and accelerators on PCI, by address."""
-    for card in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if _text(card, "class").startswith(("0x03", "0x12")):
-            yield card.name.lower(), card
-
-
-def _generation(card: Path | None) -> int:
-    """The PCIe generation that a card and its slot share; 3 if Linux does not say."""
-    speeds = [_text(place, "max_link_speed").split(" ")[0] for place in (card, card and card.resolve().parent)]
-    return min((GENERATION[s] for s in speeds if s in GENERATION), default=3)
-
-
-def _notes(cards: Mapping[str, Path], no_tool: bool) -> Iterator[str]:
-    vendors = [_text(card, "vendor") for card in cards.values()]
+def _notes(root: Path, no_tool: bool) -> Iterator[str]:
+    """Display controllers and accelerators on PCI that were not read."""
+    cards = [c for c in (root / "sys/bus/pci/devices").glob("*") if _text(c, "class").startswith(("0x03", "0x12"))]
+    vendors = {_text(card, "vendor") for card in cards}
     if no_tool and NVIDIA in vendors:
         yield "a GPU of NVIDIA is not read, because nvidia-smi is not installed"
     for vendor, name in ((AMD, "AMD"), (INTEL, "Intel")):
@@ -203,7 +168,7 @@ def _processor(root: Path) -> Processor:
 
 
 def _hertz(root: Path, info: str) -> float:
-    """The clock: the base frequency, or else the highest one, or else what /proc/cpuinfo shows, rounded; or nominal."""
+    """The clock: the base frequency, else the highest one, else that in /proc/cpuinfo, rounded, else nominal."""
     for name in ("base_frequency", "cpuinfo_max_freq"):
         kilohertz = _text(root, f"sys/devices/system/cpu/cpu0/cpufreq/{name}")
         if kilohertz.isdecimal():
@@ -213,7 +178,7 @@ def _hertz(root: Path, info: str) -> float:
 
 
 def _memory(root: Path) -> int:
-    """Memory in bytes, or the least limit of this process's control group and the groups around it, in whole MiB."""
+    """Memory in bytes, limited by this process's control groups, in whole MiB."""
     total = re.search(r"^MemTotal:\s+(\d+) kB$", _text(root, "proc/meminfo"), re.M)
     bytes_ = int(total[1]) * 2**10 if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_text(group, name) for group in _control_groups(root) for name in ("memory.max", "memory.limit_in_bytes"))
@@ -221,7 +186,7 @@ def _memory(root: Path) -> int:
 
 
 def _control_groups(root: Path) -> list[Path]:
-    """Folders of this process's control group and of all groups around it (version 1 and 2)."""
+    """Folders of this process's control group and its parents (version 1 and 2)."""
     folders = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory"]
     for line in _text(root, "proc/self/cgroup").splitlines():
         kinds, _, path = line.partition(":")[2].partition(":")
@@ -231,9 +196,9 @@ def _control_groups(root: Path) -> list[Path]:
     return folders
 
 
-def _text(folder: Path | None, name: str) -> str:
-    """The content of a file of Linux, stripped; empty if it cannot be read."""
+def _text(folder: Path, name: str) -> str:
+    """The content of a file, stripped; empty if it cannot be read."""
     try:
-        return "" if folder is None else (folder / name).read_text(errors="replace").strip()
+        return (folder / name).read_text(errors="replace").strip()
     except OSError:
         return ""

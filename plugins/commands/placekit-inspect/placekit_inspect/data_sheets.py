@@ -1,4 +1,4 @@
-"""The devices and links that `placekit cluster new` knows, from `parts.yaml`: figures, and where they come from."""
+"""The devices and links in `parts.yaml`: figures with their sources."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class NvLink(FileModel):
     """The NVLinks of one GPU.
 
     Attributes:
-        links: their number; bytes_per_s: bandwidth of each, per direction.
-        switch: there are machines that connect them to an NVSwitch.
-        bridge: they end in one connector, which a bridge joins with that of one other GPU.
+        links: number of links; bytes_per_s: bandwidth of a link, per direction.
+        switch: some machines connect the links to an NVSwitch.
+        bridge: all links end in one connector, and a bridge joins it with the connector of one other GPU.
     """
 
     links: int
@@ -27,15 +27,15 @@ class NvLink(FileModel):
 
 
 class Part(DeviceKind):
-    """A kind of device, and what is known of it beyond a cluster file.
+    """A kind of device, with facts that a cluster file lacks.
 
     Attributes:
-        title: its name for people, with the memory; source: the data sheet; nominal: figures that no data sheet states.
-        driver: its names in `nvidia-smi`.
-        withheld: the entry of `Parts.withheld` that says what it keeps of its memory; by default that of its type.
-        pcie: generation of its PCIe x16; None for a device that is in no slot.
-        peer_to_peer: the driver copies from GPU to GPU over PCIe without host memory.
-        shared_memory: it shares the memory of other devices of its board.
+        title: full name with the memory; source: the data sheet; nominal: figures that no data sheet states.
+        driver: names in `nvidia-smi`.
+        withheld: entry of `Parts.withheld` with the reserve and headroom; default: the type.
+        pcie: generation of its PCIe x16; None without a slot.
+        peer_to_peer: the driver copies between GPUs over PCIe without host memory.
+        shared_memory: the devices of its board share one memory.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Part(DeviceKind):
 
 
 class Withheld(FileModel):
-    """What devices do not give to placements: `reserve_bytes` and `headroom` of a cluster file, and why."""
+    """Memory that placements cannot use: `reserve_bytes` and `headroom` of a cluster file, with the source."""
 
     reserve_bytes: int
     headroom: float
@@ -93,12 +93,12 @@ class Parts(FileModel):
     withheld: dict[str, Withheld]
 
     def withheld_of(self, kind: str) -> Withheld:
-        """What devices of this kind do not give to placements."""
+        """The memory of this kind that placements cannot use."""
         part = self.kinds[kind]
         return self.withheld[part.withheld or part.type]
 
     def kind(self, name: str) -> DeviceKind:
-        """The part as it stands in a cluster file."""
+        """The part as a device kind of a cluster file."""
         part, withheld = self.kinds[name], self.withheld_of(name)
         own = {key: getattr(part, key) for key in DeviceKind.model_fields}
         return DeviceKind(**own | {"reserve_bytes": withheld.reserve_bytes, "headroom": withheld.headroom})
@@ -106,5 +106,5 @@ class Parts(FileModel):
 
 @cache
 def parts() -> Parts:
-    """The parts that ship."""
+    """The contents of `parts.yaml`."""
     return checked(parse_yaml(read_bytes(Path(__file__).with_name("parts.yaml"))), Parts)

@@ -1,67 +1,58 @@
-"""`placekit fidelity`: how well the simulator predicts what the measuring backend measures."""
+"""`placekit fidelity`: compares simulated with measured seconds of placements."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
 import math
-import os
 import shlex
 from pathlib import Path
 from typing import Any
 
-from placekit_core import BackendError, ConfigError, Problem, Registry, RunError, write_atomically
+from placekit_core import BackendError, ConfigError, Registry, RunError, write_atomically
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.console import table
+from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.units import percent
 from placekit_core.run.assembly import Assembly, distributions
 from placekit_inspect.agreement import RANDOM, SEARCH, Fidelity, compare
-from placekit_inspect.cluster_profile import new_folder, out_dir
-from placekit_inspect.number_options import Number, NumbersParser
+from placekit_inspect.cluster_profile import add_number, new_folder, out_dir
 
 _LEAST, _FEW = 4, 10
 CSV, JSON = "fidelity.csv", "fidelity.json"
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Simulate on `backend@proxy`, measure on `backend`, print how they agree, and write the results."""
-    parser = NumbersParser(
-        "fidelity",
-        "How well the simulator predicts what a backend measures, over good and random placements.",
-        {
-            "placements": Number(30, "how many placements are compared", _LEAST),
-            "passes": Number(9, "how often each of them is measured"),
-        },
-    )
+    """Simulate on `backend@proxy`, measure on `backend`, print the agreement, and write the results."""
+    what = "How well the simulator predicts the measurements of a backend, over good and random placements."
+    parser = Parser("fidelity", what, options=True)
+    add_number(parser, "--placements", 30, "placements to compare", _LEAST)
+    add_number(parser, "--passes", 9, "measurements of each placement")
     parser.add_argument("out", metavar="OUT_DIR", type=Path, help=f"a new folder, for {CSV} and {JSON}")
     arguments = parser.read(argv)
     out = out_dir(arguments.out)
-    placements, passes = arguments.numbers["placements"], arguments.numbers["passes"]
     parts = assembled(arguments.options, registry)
     about: dict[str, Any] = {
         "command": shlex.join(["placekit", "fidelity", *argv]),
         "seed": parts.config.seed,
-        "passes": passes,
-        "load_before": os.getloadavg()[0],
+        "passes": arguments.passes,
         "versions": registry.versions(distributions(parts.config, registry)),
-        "config": parts.config.model_dump(mode="json"),
     }
     with new_folder(out):
-        found = measured(parts, placements, passes, about)
+        found = measured(parts, arguments.placements, arguments.passes, about)
         show(found)
         write(found, out, about)
     print(f"written to {out}")
-    if found.interrupted:
-        raise KeyboardInterrupt
     return 0
 
 
 def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any]) -> Fidelity:
-    """Compare placements of the one named program on both backends. Raises PlacekitError.
+    """Compare placements of one program on both backends. Raises PlacekitError.
 
-    Adds to `about` the hardware that measured, and fingerprints of the simulated machine and costs.
+    Adds to `about` the hardware that measured, and the share of the simulated costs that were measured.
     """
     backend, proxy = parts.backend, parts.proxy
     if backend.simulated:
@@ -80,26 +71,13 @@ def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any
         )
     program = parts.one_program("this comparison")
     problem = parts.problem(program)
-    about |= {"measured_on": backend.hardware(), **_simulated(problem)}
-    machine = backend.open(problem, program.executable)
-    try:
-        simulator = proxy.open(problem, program.executable)
-        try:
-            return compare(problem, simulator, machine, placements, passes, parts.streams("fidelity"))
-        finally:
-            simulator.close()
-    finally:
-        machine.close()
-
-
-def _simulated(problem: Problem) -> dict[str, Any]:
-    """Fingerprints of the simulated machine and costs, and the share of the costs that was measured."""
-    return {
-        "cluster_fingerprint": problem.cluster.fingerprint,
-        "problem_fingerprint": problem.fingerprint,
-        "costs_fingerprint": problem.costs_fingerprint,
-        "measured_costs": float(problem.costs.measured[problem.graph.kernel].mean()),
-    }
+    about["measured_on"] = backend.hardware()
+    about["measured_costs"] = float(problem.costs.measured[problem.graph.kernel].mean())
+    with (
+        contextlib.closing(backend.open(problem, program.executable)) as machine,
+        contextlib.closing(proxy.open(problem, program.executable)) as simulator,
+    ):
+        return compare(problem, simulator, machine, placements, passes, parts.streams("fidelity"))
 
 
 def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
@@ -114,7 +92,6 @@ def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
         "cluster": found.cluster,
         **{name: dataclasses.asdict(found.agreement(made)) for name, made in kinds.items()},
         **about,
-        "interrupted": found.interrupted,
         "scale": found.scale.tolist(),
         "samples_s": found.samples_s.tolist(),
     }
@@ -126,7 +103,7 @@ def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
 
 
 def show(found: Fidelity) -> None:
-    """Print the agreement, and what limits it."""
+    """Print the agreement, and the limits of the comparison."""
     rows = []
     for name, made in (("all", None), (RANDOM, RANDOM), (SEARCH, SEARCH)):
         a = found.agreement(made)
@@ -149,9 +126,9 @@ def show(found: Fidelity) -> None:
         )
     strange = int((found.compared & ~found.simulated_fits).sum())
     if strange:
-        print(f"{strange} that ran {_be(strange)} too large for a device's memory, according to the simulator")
+        print(f"{strange} ran, but {_be(strange)} too large for a device's memory according to the simulator")
     if found.compared.sum() < _FEW:
-        print(f"{found.compared.sum()} placements say little about a correlation: 30 are usual")
+        print(f"{found.compared.sum()} placements are too few to judge a correlation: 30 are usual")
 
 
 def _be(number: int) -> str:

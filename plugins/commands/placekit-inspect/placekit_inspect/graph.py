@@ -1,4 +1,4 @@
-"""`placekit graph show`, `graph export` and `graph import`."""
+"""`placekit graph show` and `graph export`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from placekit_core import ConfigError, Graph, GraphError, Importer, Labels, Problem, Program, Registry
+from placekit_core import ConfigError, Graph, GraphError, Importer, Problem, Program, Registry
 from placekit_core.cli import console
-from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import Parser
-from placekit_core.contracts.graph import Column
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
-from placekit_core.run.detection import endings, importer_of
 from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, show_table
 
 
@@ -51,18 +48,20 @@ def show_command(argv: list[str], registry: Registry) -> int:
 
 
 def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[float, int]]:
-    """The programs that `placekit run` would place, imported; seconds and peak bytes of the import."""
+    """Import the programs of a run; returns also the seconds and peak bytes of the import."""
     parts = assembled(words, registry)
     start = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):  # a program's file may print, and stdout may be read by others
+    with contextlib.redirect_stdout(sys.stderr):  # a user's file may print
         _ = parts.programs
     return parts, (time.perf_counter() - start, peak_bytes())
 
 
 def export_command(argv: list[str], registry: Registry) -> int:
-    """`placekit graph export`: write the program that `placekit run` would place to a file."""
+    """`placekit graph export`: write the program of a run to a file."""
     parser = Parser(
-        "graph export", "Write a program's graph to a file; the ending of its name says in which format.", options=True
+        "graph export",
+        "Write a program's graph to a file, in the format of the file's ending.",
+        options="FILE|OPTION=VALUE",
     )
     parser.add_argument("out", metavar="OUT", type=Path, help=f"the file; {_writes(registry)}")
     arguments = parser.read(argv)
@@ -71,41 +70,19 @@ def export_command(argv: list[str], registry: Registry) -> int:
     writer = writer_of(arguments.out, registry)
     programs = _imported(arguments.options, registry)[0].programs
     for target, program in zip(_targets(arguments.out, programs), programs, strict=True):
-        graph = _write(writer, program, target).graph
+        graph = _write(writer, program, target)
         print(f"{target}: {graph.n} operations, fingerprint {graph.fingerprint}")
     return 0
 
 
-def import_command(argv: list[str], registry: Registry) -> int:
-    """`placekit graph import`: read a file, check it, and write it in another format."""
-    parser = Parser("graph import", "Read a graph file, check it, and write it as OUT.")
-    parser.add_argument("file", metavar="FILE", help=f"what to read: {', '.join(endings(registry))}")
-    parser.add_argument("out", metavar="OUT", nargs="?", type=Path, help=f"what to write; {_writes(registry)}")
-    arguments = parser.read(argv)
-    path, out = arguments.file, arguments.out
-    writer = None if out is None else writer_of(out, registry)
-    name = importer_of(path, registry)
-    programs: list[Program] = registry.build("importer", name, {"path": path}).load()
-    targets = [] if out is None else _targets(out, programs)
-    for i, program in enumerate(programs):
-        brings = [f"seconds for {', '.join(program.costs.kinds)}"] if program.costs is not None else []
-        brings += [f"machine {program.cluster.name!r}"] if program.cluster is not None else []
-        print(f"{path} is valid ({name}): {', '.join([repr(program.graph), *brings])}")
-        if writer is not None:
-            _write(writer, program, targets[i])
-            command = f"placekit run importer={writer.name} importer.path={quoted(str(targets[i]))}"
-            print(f"written to {targets[i]}; place it with `{command}`")
-    return 0
-
-
 def _writes(registry: Registry) -> str:
-    """The formats that can be written."""
+    """The formats that importers can write."""
     files = {c.name: c.written for c in registry.importers() if c.written}
     return ", ".join(f"{ending} ({name})" for name, own in sorted(files.items()) for ending in own)
 
 
 def writer_of(path: Path, registry: Registry) -> type[Importer]:
-    """Class of the importer that writes files with this ending, the longest that fits. Raises GraphError if there is not one."""
+    """The importer class that writes files with this ending; the longest ending wins. Raises GraphError."""
     fitting = [(ending, c.name) for c in registry.importers() for ending in c.written if path.name.endswith(ending)]
     longest = max((len(ending) for ending, _ in fitting), default=0)
     names = [name for ending, name in fitting if len(ending) == longest]
@@ -118,7 +95,7 @@ def writer_of(path: Path, registry: Registry) -> type[Importer]:
 
 
 def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
-    """Where each program of a family is written. Raises GraphError for a file that exists."""
+    """A file for each program. Raises GraphError if one exists."""
     targets = [out] if len(programs) == 1 else [out.with_name(f"{i:03d}-{out.name}") for i in range(len(programs))]
     for target in targets:
         if target.exists():
@@ -126,49 +103,25 @@ def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
     return targets
 
 
-def _write(writer: type[Importer], program: Program, target: Path) -> Program:
-    """Write a program, and say what its file lacks. Returns the program of the file."""
+def _write(writer: type[Importer], program: Program, target: Path) -> Graph:
+    """Write a program, and print what the file does not hold. Returns the graph as read from the file."""
     writer.write(program, target)
     [again] = writer(path=str(target)).load()
-    missing, other = _lost(program, again)
-    if missing:
-        print(f"{target} holds no {', no '.join(missing)}")
-    if other:
-        print(f"{target} has another {', another '.join(other)}")
-    return again
-
-
-def _lost(program: Program, again: Program) -> tuple[list[str], list[str]]:
-    """What a file lacks of the program that was written to it, and what it holds in another form."""
-    graph, costs = program.graph, program.costs
-    missing = ["seconds"] if costs is not None and again.costs is None else []
-    missing += ["machine"] if program.cluster is not None and again.cluster is None else []
-    missing += ["split"] if program.split is not None and again.split is None else []
-    missing += [f"column {c}" for c in sorted(set(graph.columns) - set(again.graph.columns))]
-    found = again.graph.all_columns()
-    other = [key for key in ("name", "op_name", "attributes") if getattr(again.graph, key) != getattr(graph, key)]
-    other += [key for key, column in graph.all_columns().items() if key in found and not _equal(column, found[key])]
-    if costs is not None and again.costs is not None:
-        kernel = graph.kernel
-        other += ["seconds"] if not np.array_equal(costs.op_s, again.costs.op_s) else []
-        other += ["measured"] if not np.array_equal(costs.measured[kernel], again.costs.measured[kernel]) else []
-    other += ["machine"] if again.cluster is not None and again.cluster != program.cluster else []
-    return missing, other
-
-
-def _equal(a: Column, b: Column) -> bool:
-    """Whether two columns have the same values."""
-    one, other = (np.asarray(c.tolist() if isinstance(c, Labels) else c) for c in (a, b))
-    return np.array_equal(one, other)
+    parts = {"seconds": "costs", "machine": "cluster", "split": "split"}
+    lost = [text for text, key in parts.items() if getattr(program, key) is not None and getattr(again, key) is None]
+    lost += [f"column {c}" for c in sorted(set(program.graph.columns) - set(again.graph.columns))]
+    if lost:
+        print(f"{target} holds no {', no '.join(lost)}")
+    return again.graph
 
 
 def _plain(text: str) -> str:
-    """The text, escaped where a terminal would take it for a command."""
+    """The text, with control characters escaped."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
 def show(problem: Problem, facts: Facts) -> None:
-    """The graph in numbers: sizes, work, critical path, the heaviest operation types."""
+    """Print sizes, work, critical path and the heaviest operation types."""
     g = problem.graph
     rows = facts.rows()
     rows += [(_plain(k.replace("_", " ")), _plain(str(v))) for k, v in g.attributes.items() if k != "kernels"]

@@ -1,4 +1,4 @@
-"""A graph in numbers, as `placekit graph show` prints it, and the table of several programs."""
+"""The facts that `placekit graph show` prints, and its table of several programs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ class Facts:
     """A graph in numbers.
 
     Attributes:
-        name: of the graph; `groups`: of the problem; `cluster`: the machine that the seconds are for.
+        cluster: the machine of the seconds.
+        groups: groups of the problem.
         phases: kernels by phase.
-        flops, bytes_accessed: of one step; `persistent_bytes` by type of source, and of all `kernels`;
-            `activation_bytes`: bytes that kernels write, without views.
+        flops, bytes_accessed: of one step.
+        persistent_bytes: by type of source, and of all `kernels`.
+        activation_bytes: bytes that kernels write, without views.
         levels: kernels on the longest path.
-        work_s, critical_path_s: every operation on the fastest device of the cluster, without transfers.
+        work_s, critical_path_s: with every operation on its fastest device, without transfers.
     """
 
     name: str
@@ -83,7 +85,7 @@ class Facts:
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and value, for people."""
+        """Labels and values to print."""
         held = ", ".join(f"{kind} {mebibytes(b)}" for kind, b in self.persistent_bytes.items())
         return [
             ("operations", f"{self.operations} ({self.kernels} kernels, {self.operations - self.kernels} sources)"),
@@ -104,11 +106,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class Imported:
-    """The facts of the programs of one import, and the time and memory that it took.
+    """The facts of the programs of an import, with its time and memory.
 
     Attributes:
         import_s: seconds of `Importer.load`, with the libraries that it imports.
-        peak_bytes: memory of the process after it, or of the largest process that it started if that was more.
+        peak_bytes: peak memory of this process, or of its largest child if that is more.
     """
 
     programs: Sequence[Facts]
@@ -117,10 +119,10 @@ class Imported:
 
 
 def peak_bytes() -> int:
-    """Peak memory of this process, or of the largest that it started and waited for."""
+    """Peak memory of this process, or of its largest child if that is more."""
     unit = 1 if sys.platform == "darwin" else 1024
     own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    # Linux counts in ru_maxrss what a process was forked from, even after exec
+    # on Linux, ru_maxrss includes the process that this one was forked from, even after exec
     with contextlib.suppress(OSError, IndexError, ValueError):
         status = Path("/proc/self/status").read_text()
         own = int(status.partition("VmHWM:")[2].split()[0])
@@ -135,8 +137,8 @@ def as_json(imported: Imported) -> str:
 def show_table(jobs: Sequence[Sequence[str]], shared: Sequence[str]) -> int:
     """One row per job (arguments of `graph show`), each imported in a process of its own. Returns the exit code.
 
-    `shared`: options that all jobs have. A row is named by its other options; if it has none, by the workload, or else by
-    all options. A family has one row, with the medians of its graphs.
+    A row is named by its options that are not `shared` by all jobs, else by the workload, else by all options. A family has
+    one row, with medians over its graphs.
     """
     rows, failed = [], []
     for job in jobs:  # one after the other: seconds and memory are measured
@@ -156,12 +158,12 @@ def show_table(jobs: Sequence[Sequence[str]], shared: Sequence[str]) -> int:
 
 
 def _in_a_process(job: Sequence[str]) -> dict[str, Any] | str:
-    """What `graph show --json` prints for `job`, or its error on one line."""
+    """The output of `graph show --json` for `job`, or its error on one line."""
     command = [sys.executable, "-m", "placekit_core", "graph", "show", "--json", *job]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        _, said, error = f"\n{done.stderr}".rpartition("\nplacekit: ")
-        return "; ".join(filter(None, map(str.strip, error.splitlines()))) if said else f"exit code {done.returncode}"
+        _, prefix, error = f"\n{done.stderr}".rpartition("\nplacekit: ")
+        return "; ".join(filter(None, map(str.strip, error.splitlines()))) if prefix else f"exit code {done.returncode}"
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

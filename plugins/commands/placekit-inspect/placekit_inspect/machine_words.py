@@ -5,7 +5,7 @@
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
 
-Case, spaces, `-` and `_` in names do not matter, and `×` is `x`.
+Names ignore case, spaces, `-` and `_`, and `×` is `x`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LANES = (1, 2, 4, 8, 16)
 LISTING = "placekit cluster new"
 _BOXES = re.compile(r"(?:([0-9]+)\s*(?:x|nodes?|boxes|box)?\s*(?:of)?\s*)?\(([^()]*)\)")
 _DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]+)")
-_LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([0-9]{1,4}))?")
+_LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Box:
     Attributes:
         devices: kinds and their numbers, in the order of the text.
         fabric: `nvlink`, `nvswitch` or `shared`, or None.
-        pcie: name of the PCIe link, or None if the text has none; lanes: of each device.
+        pcie: name of the PCIe link, or None; lanes: of each device.
     """
 
     devices: tuple[tuple[str, int], ...]
@@ -48,19 +48,19 @@ class Box:
 
 @dataclass(frozen=True)
 class Machine:
-    """Boxes, each with the number of its like, the network between them, and NICs per box."""
+    """Boxes with their counts, the network between them, and NICs per box."""
 
     boxes: tuple[tuple[int, Box], ...]
     network: str | None = None
     nics: int = 1
 
     def each(self) -> list[Box]:
-        """Every single box."""
+        """Every box."""
         return [box for number, box in self.boxes for _ in range(number)]
 
 
 def read_machine(text: str, known: Parts) -> Machine:
-    """The machine that `text` describes. Raises ClusterError, which lists what exists."""
+    """The machine that `text` describes. Raises ClusterError."""
     words = " ".join(text.lower().replace("\u00d7", "x").split())
     machine = _with_boxes(words, known) if "(" in words else _one_box(words, known)
     boxes = sum(number for number, _ in machine.boxes)
@@ -101,8 +101,6 @@ def _joined(machine: Machine, network: str, count: int | None, known: Parts) -> 
     """The machine with a network of `count` NICs per box."""
     if count is not None and known.links[network].form == "cable":
         raise ClusterError(f"{network} x{count}: there is one cable between two boxes", f"write {network}")
-    if count == 0:
-        raise ClusterError(f"{network} x0: a box needs a NIC", f"write {network}")
     return replace(machine, network=network, nics=count or 1)
 
 
@@ -138,7 +136,7 @@ def _box(words: str, known: Parts) -> Box:
 
 
 def _devices(words: str, known: Parts) -> tuple[tuple[str, int], ...]:
-    """Kinds and numbers; a kind that occurs twice is added up."""
+    """Kinds and numbers; numbers of a repeated kind are added."""
     numbers: dict[str, int] = {}
     for item in words.split("+"):
         found = _DEVICES.fullmatch(item.strip())
@@ -152,7 +150,7 @@ def _devices(words: str, known: Parts) -> tuple[tuple[str, int], ...]:
 
 
 def _links(items: Iterable[str], known: Parts) -> list[tuple[str, int | None]]:
-    """Links, each with the number behind its name."""
+    """Links, each with the number after its name."""
     links = []
     for item in items:
         found = _LINK.fullmatch(item.strip())
@@ -164,7 +162,7 @@ def _links(items: Iterable[str], known: Parts) -> list[tuple[str, int | None]]:
 
 
 def _known(word: str, names: Iterable[str]) -> str | None:
-    """The name that `word` means: spaces, `-`, `_` and a trailing `.0` do not matter."""
+    """The name that matches `word`, ignoring spaces, `-`, `_` and a trailing `.0`."""
     return next((name for name in names if _plain(name) == _plain(word)), None)
 
 

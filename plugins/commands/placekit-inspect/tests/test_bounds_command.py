@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from placekit_scheduling import all_bounds, makespan_bound
 
 from placekit_core import installed
@@ -27,13 +26,6 @@ def test_every_bound_and_which_binds(placekit: Run) -> None:
         name: seconds(bound or None) for name, bound in all_bounds(problem).items()
     }
     assert lines[-1].startswith(f"proven: {seconds(makespan_bound(problem))}, by ")
-
-
-@pytest.mark.slow
-def test_a_family_has_a_table_for_each_program(placekit: Run) -> None:
-    out = placekit("bounds", "workload=placeto_ptb_small", "cluster=p100x4").out
-    assert out.count("\nproven: ") == 3
-    assert len(out.split("\n\n")) == 3
 
 
 def test_a_backend_of_another_objective_has_no_such_bounds(placekit: Run) -> None:

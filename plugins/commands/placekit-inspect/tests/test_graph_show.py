@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,14 +46,6 @@ def test_what_failed_has_its_hint_on_the_same_line(placekit: Callable) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
-def test_a_single_job_is_named_by_its_workload(placekit: Callable) -> None:
-    code, out, _ = placekit("graph", "show", "-m", "workload=mlp", "grouper=colocation")
-    assert code == 0
-    assert out.splitlines()[1].startswith("mlp ")
-
-
-@pytest.mark.slow
 def test_table_of_files(placekit: Callable) -> None:
     Path("bad.json").write_text("{}")
     Path("pair.json").write_bytes(JSON.read_bytes())
@@ -78,29 +68,3 @@ def test_jobs_are_those_of_a_sweep() -> None:
     assert jobs(["cluster=glob(p1*)", "+policy=etf", "policy.x=1", "seed=1,2"], installed()) == [
         ["cluster=p100x4", "policy=etf", "policy.x=1", f"seed={seed}"] for seed in (1, 2)
     ]
-
-
-def test_a_glob_finds_the_presets_of_plugins() -> None:
-    found = [job for [job] in jobs(["workload=glob(ffnn*, exclude=*_small)"], installed())]
-    assert found == ["workload=ffnn", "workload=ffnn_sharded", "workload=ffnn_sharded_8"]
-
-
-@pytest.mark.parametrize("flags", [["--jason"], ["-m", "--json"]])
-def test_unknown_flags_are_refused(flags: list[str], placekit: Callable) -> None:
-    code, _, err = placekit("graph", "show", *flags)
-    assert code == 1
-    assert "usage: placekit graph show" in err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says so")
-def test_the_peak_memory_is_not_that_of_the_process_that_it_was_started_from() -> None:
-    code = """
-import subprocess, sys
-import numpy as np
-large = np.ones(400 * 2**20, np.uint8)
-show = "from placekit_inspect.graph_facts import peak_bytes; print(peak_bytes() / 2**20)"
-print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 20 < float(done.stdout) < 390

@@ -1,7 +1,6 @@
-"""Rebuilds a component in other processes, like a run on another day: same class, same options, other hash seed.
+"""Rebuilds a component in other processes, like a run on another day: same class, same options, another hash seed.
 
-Each value of PYTHONHASHSEED has one server per test session. The server imports what a job needs, and forks a fresh process
-for the job. So each import is paid once, and no job sees the leftovers of another.
+Each value of PYTHONHASHSEED has one process per test session, so that imports are paid once.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _START = "import sys; sys.path[:] = {path!r}; from placekit_testing.children imp
 def in_children(
     component: Plugin, work: Callable[..., str], *arguments: Any, hash_seeds: Sequence[int] = (1, 2)
 ) -> list[str]:
-    """The results of `work(component, *arguments)` in new processes, one for each value of PYTHONHASHSEED, side by side.
+    """The results of `work(component, *arguments)` in other processes, one for each value of PYTHONHASHSEED.
 
     `work` is a function at the top level of its module. The component's class should be at the top level, too: if another
-    process cannot import it by its name, the test is skipped. `arguments` are plain data. If a process fails, this raises
-    AssertionError with its traceback.
+    process cannot import it by its name, the test is skipped. `arguments` are plain data. Raises AssertionError with the
+    traceback if a process fails.
     """
     assert "PLACEKIT_CHILD" not in os.environ, (
         f"importing {type(component).__module__} runs checks; guard its main code"
     )
     job = {
         "path": [p or os.getcwd() for p in sys.path],
-        "environment": dict(os.environ),
+        "environment": {k: v for k, v in os.environ.items() if k != "PYTHONHASHSEED"},
         "folder": os.getcwd(),
         "component": address_of(type(component)),
         "options": component.options.model_dump_json(),
@@ -49,83 +48,49 @@ def in_children(
         "arguments": arguments,
     }
     servers = [_server(seed) for seed in hash_seeds]
-    for server in servers:
-        server.ask(job)
-    answers = [server.answer() for server in servers]
-    for text, failed in answers:
-        assert not failed, f"{type(component).__name__} fails in another process:\n{text}"
-    return [text for text, _ in answers]
-
-
-class _Server:
-    """A process with one hash seed, which answers one job at a time."""
-
-    def __init__(self, hash_seed: int) -> None:
-        path = [p or os.getcwd() for p in sys.path]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PLACEKIT_CHILD": "1", "PYTHONHASHSEED": str(hash_seed)},
-        )  # fmt: skip
-        atexit.register(self._process.kill)
-
-    def ask(self, job: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> tuple[str, bool]:
-        """The result of the job or its traceback, and whether the job failed."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:  # the server was killed, or a library of the component ended it during its import
+    for server in servers:  # all of them work at the same time
+        server.stdin.write(json.dumps(job) + "\n")  # type: ignore[union-attr]
+        server.stdin.flush()  # type: ignore[union-attr]
+    answers = [server.stdout.readline() for server in servers]  # type: ignore[union-attr]
+    found = []
+    for server, line in zip(servers, answers, strict=True):
+        if not line:
             _server.cache_clear()
-            return f"it ended with {self._process.wait()}", True
-        text, failed = json.loads(line)
-        return text, failed
+        text, failed = json.loads(line) if line else (f"it ended with {server.wait()}", True)
+        assert not failed, f"{type(component).__name__} fails in another process:\n{text}"
+        found.append(text)
+    return found
 
 
 @cache
-def _server(hash_seed: int) -> _Server:
-    return _Server(hash_seed)
+def _server(hash_seed: int) -> subprocess.Popen[str]:
+    """The process with this hash seed."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _START.format(path=[p or os.getcwd() for p in sys.path])],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PLACEKIT_CHILD": "1", "PYTHONHASHSEED": str(hash_seed)},
+    )  # fmt: skip
+    atexit.register(process.kill)
+    return process
 
 
 def serve() -> None:
-    """The loop of a server: for each line of standard input, a fresh process does the job and answers with one line."""
+    """Do the jobs on standard input, one per line, and answer each with a line: the result or a traceback, and which."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # so that text printed by a component is not taken for an answer
     for line in sys.stdin:
-        answers.write(json.dumps(_in_a_fork(json.loads(line))) + "\n")
-        answers.flush()
-
-
-def _in_a_fork(job: dict[str, Any]) -> tuple[str, bool]:
-    """The result of the job in a process of its own, and whether it failed. Its imports are made here, and stay."""
-    sys.path[:] = job["path"]
-    try:
-        load(*job["component"])
-        load(*job["work"])
-    except BaseException:
-        return traceback.format_exc(), True
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
+        job = json.loads(line)
+        sys.path[:] = job["path"]
         os.environ.update(job["environment"])
         os.chdir(job["folder"])
         try:
-            text, failed = _work(job), False
+            cls, work = load(*job["component"]), load(*job["work"])
+            component = cls(cls.options_class.model_validate_json(job["options"]))
+            answer = str(work(component, *job["arguments"])), False
         except BaseException:
-            text, failed = traceback.format_exc(), True
-        with os.fdopen(writer, "w") as out:
-            out.write(json.dumps((text, failed)))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as found:
-        text = found.read()
-    _, status = os.waitpid(child, 0)
-    if not text:
-        return f"it ended with {os.waitstatus_to_exitcode(status)}", True
-    answer: tuple[str, bool] = tuple(json.loads(text))
-    return answer
+            answer = traceback.format_exc(), True
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 def digest(parts: Iterable[Any]) -> str:
@@ -139,19 +104,14 @@ def digest(parts: Iterable[Any]) -> str:
 
 def address_of(item: Any) -> tuple[str, str, str]:
     """Module, file and qualified name of a class or function; skips the test if they do not lead back to `item`."""
-    file = getattr(sys.modules.get(item.__module__), "__file__", None) or ""
-    address = item.__module__, file, item.__qualname__
+    module = sys.modules.get(item.__module__)
     try:
-        found = _at(sys.modules[item.__module__], item.__qualname__)
-    except (KeyError, AttributeError):
+        found: Any = reduce(getattr, item.__qualname__.split("."), module)
+    except AttributeError:
         found = None
     if found is not item or item.__module__ == "__main__":  # `__main__` is another module in each process
         pytest.skip(f"no other process can import {item.__qualname__} of {item.__module__}")
-    return address
-
-
-def _at(module: Any, qualname: str) -> Any:
-    return reduce(getattr, qualname.split("."), module)
+    return item.__module__, getattr(module, "__file__", None) or "", item.__qualname__
 
 
 def load(name: str, file: str, qualname: str) -> Any:
@@ -166,10 +126,4 @@ def load(name: str, file: str, qualname: str) -> Any:
         assert spec.loader is not None
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    return _at(module, qualname)
-
-
-def _work(job: dict[str, Any]) -> str:
-    cls = load(*job["component"])
-    component = cls(cls.options_class.model_validate_json(job["options"]))
-    return str(load(*job["work"])(component, *job["arguments"]))
+    return reduce(getattr, qualname.split("."), module)

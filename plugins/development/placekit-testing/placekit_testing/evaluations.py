@@ -14,7 +14,6 @@ from placekit_core import (
     CostTable,
     Executable,
     Graph,
-    GraphBuilder,
     Measurements,
     Placements,
     Problem,
@@ -55,21 +54,14 @@ def on_one_device(problem: Problem) -> Problem:
     return Problem(problem.graph, problem.grouping, cluster, some_costs(problem.graph, cluster))
 
 
-def too_large_for_one() -> Problem:
-    """400 bytes of parameters, on two devices of 200 each."""
-    b = GraphBuilder("too large for one device")
-    for i in range(4):
-        b.add(f"use{i}", inputs=[b.source(f"w{i}", 100)], outputs=[4])
-    return Problem.of(b.build(), machine(("gpu",), devices=2, memory_bytes=200))
-
-
-def least_peaks(problem: Problem, home: NDArray[np.int16]) -> NDArray[np.float64]:
+def least_peaks(problem: Problem, home: NDArray[np.int16], outputs: bool) -> NDArray[np.float64]:
     """[D] lower bound on the peak memory in bytes, for any order, with the operations on the devices `home` [n].
 
-    It is the persistent bytes plus the largest outputs of one kernel that are read: they are in memory when it ends.
+    It is the persistent bytes; with `outputs`, plus the largest outputs of one kernel that are read: they are in memory when
+    the kernel ends.
     """
     graph, size = problem.graph, problem.cluster.size
-    read = np.isin(np.arange(graph.t), graph.input_tensor)
+    read = np.isin(np.arange(graph.t), graph.input_tensor) & outputs
     written = np.bincount(graph.tensor_producer, graph.owned_bytes * read, minlength=graph.n)
     largest = np.asarray([written[home == d].max(initial=0.0) for d in range(size)])
     return np.asarray(np.bincount(home, graph.persistent_bytes, minlength=size) + largest)
@@ -83,14 +75,12 @@ def some_costs(graph: Graph, cluster: Cluster) -> CostTable:
 
 
 def check_shapes(result: Measurements, b: int, size: int) -> None:
-    expected: list[tuple[str, NDArray[np.generic], tuple[int, ...], type]] = [
-        ("value_s", result.value_s, (b,), np.float64),
-        ("peak_bytes", result.peak_bytes, (b, size), np.float64),
-        ("fits", result.fits, (b,), np.bool_),
-    ]
+    """Check shapes and types of the measurements of b placements on `size` devices."""
+    columns = [("value_s", (b,), np.float64), ("peak_bytes", (b, size), np.float64), ("fits", (b,), np.bool_)]
     if result.spread_s is not None:
-        expected.append(("spread_s", result.spread_s, (b,), np.float64))
-    for name, column, shape, dtype in expected:
+        columns.append(("spread_s", (b,), np.float64))
+    for name, shape, dtype in columns:
+        column = getattr(result, name)
         assert column.shape == shape, f"{name} has shape {column.shape}, not {shape}"
         assert column.dtype == dtype, f"{name} holds {column.dtype}, not {np.dtype(dtype)}"
     assert len(result.error) == b, f"{len(result.error)} errors, not {b}"
@@ -116,10 +106,7 @@ def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
         placements = seeded_placements(problem, 5, priorities=priorities)
         expected = session.evaluate(placements)
         for row in range(5):
-            device, priority = placements.one(row)
-            order = np.empty(0, np.float32) if priority is None else priority
-            peak = np.empty(problem.cluster.size)
-            value = kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
+            value, peak = _run(kernel, problem, placements, row, ints, floats)
             if expected.error[row] is not None:
                 assert np.isposinf(value), f"{value} s for a placement without a value, not infinity"
                 continue
@@ -127,19 +114,30 @@ def check_kernel(problem: Problem, session: Session, kernel: Kernel) -> None:
             assert np.array_equal(peak, expected.peak_bytes[row]), "other peaks than from evaluate"
 
 
-def check_trace(problem: Problem, session: Session) -> bool:
-    """Whether the compiled evaluation leaves a trace; if so, check it against the schedule, and its causes."""
-    kernel, graph = session.kernel(), problem.graph
-    if kernel is None or kernel.trace is None:
-        return False
-    trace, kernels = kernel.trace, np.flatnonzero(graph.kernel)
+def _run(
+    kernel: Kernel,
+    problem: Problem,
+    placements: Placements,
+    row: int,
+    ints: NDArray[np.int32],
+    floats: NDArray[np.float64],
+) -> tuple[float, NDArray[np.float64]]:
+    """Value and peaks of one placement, computed in the working memory `ints` and `floats`."""
+    device, priority = placements.one(row)
+    peak, order = np.empty(problem.cluster.size), np.empty(0, np.float32) if priority is None else priority
+    return float(kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)), peak
+
+
+def check_trace(problem: Problem, session: Session, kernel: Kernel) -> None:
+    """If a compiled evaluation leaves a trace, check its times against the schedule, and its causes."""
+    trace, graph = kernel.trace, problem.graph
+    if trace is None:
+        return
+    kernels, placements = np.flatnonzero(graph.kernel), seeded_placements(problem, 5)
     ints, floats = np.full(kernel.scratch_ints, -2, np.int32), np.full(kernel.scratch_floats, np.nan)
-    placements, peak = seeded_placements(problem, 5), np.empty(problem.cluster.size)
     for row in range(5):
-        device, priority = placements.one(row)
-        order = np.empty(0, np.float32) if priority is None else priority
-        kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)
-        schedule = session.schedule(problem.placement(device, priority))
+        _run(kernel, problem, placements, row, ints, floats)
+        schedule = session.schedule(problem.placement(*placements.one(row)))
         start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
         tensors, targets = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
         copies = list(zip(tensors, targets, strict=True))
@@ -149,30 +147,26 @@ def check_trace(problem: Problem, session: Session) -> bool:
         for what, here, of_ops in (("starts", start, schedule.op_start_s), ("ends", end, schedule.op_end_s)):
             same = np.array_equal(here[kernels], of_ops[kernels])
             assert same, f"the {what} in the trace are not those of the schedule"
-        sent = zip(
-            schedule.transfer_tensor.tolist(), schedule.transfer_dst.tolist(), schedule.transfer_start_s.tolist(),
-            schedule.transfer_end_s.tolist(), strict=True,
-        )  # fmt: skip
+        columns = (schedule.transfer_tensor, schedule.transfer_dst, schedule.transfer_start_s, schedule.transfer_end_s)
+        sent = zip(*(c.tolist() for c in columns), strict=True)
         traced = [(*copy, start[m], end[m]) for copy, m in zip(copies, makes, strict=True)]
         assert sorted(traced) == sorted(sent), "the copies in the trace are not the transfers of the schedule"
         tasks = [*kernels.tolist(), *makes]
         last = int(ints[trace.last])
         assert last in tasks if tasks else last == -1, f"the last task is {last}, which did not run"
         assert not tasks or end[last] == end[tasks].max(), f"task {last} is not the last one to end"
-        check_causes(set(tasks), ints[trace.cause : trace.cause + trace.tasks].tolist(), start, end, graph)
-    return True
+        _check_causes(set(tasks), ints[trace.cause : trace.cause + trace.tasks].tolist(), start, end, graph)
 
 
-def check_causes(
+def _check_causes(
     tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph
 ) -> None:
-    """Check that each of the `tasks` that ran starts when its cause ends, or at 0, and that causes lead to one at 0."""
-    known: set[int] = set()
-    for task in sorted(tasks):
-        path: list[int] = []
-        while task in tasks and task not in known:
+    """Check that each task starts when its cause ends, or at 0, and that following causes ends at a task that starts at 0."""
+    for first in sorted(tasks):
+        task, path = first, set[int]()
+        while task in tasks:
             assert task not in path, f"task {task} is a cause of its own cause"
-            path.append(task)
+            path.add(task)
             why = cause[task]
             if why in tasks:
                 assert start[task] == end[why], f"task {task} starts at {start[task]} s, its cause ends at {end[why]} s"
@@ -180,4 +174,3 @@ def check_causes(
                 assert why == -1 or (0 <= why < graph.n and not graph.kernel[why]), f"task {why}, a cause, did not run"
                 assert start[task] == 0, f"task {task} starts at {start[task]} s without a cause"
             task = why
-        known.update(path)

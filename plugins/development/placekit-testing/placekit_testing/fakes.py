@@ -57,10 +57,15 @@ def gpus(count: int = 2, cpus: int = 0, memory_bytes: int = 2**30) -> Cluster:
         "efficiency": {"other": full},
     }
     cpu = {**gpu, "type": "cpu", "flops_per_s": {"float32": 1e11}, "memory_bytes": 2**30}
-    devices = [{"kind": kind, "count": n} for kind, n in (("gpu", count), ("cpu", cpus)) if n]
-    links = [{"a": "*", "b": "hub", "bytes_per_s": 1e9}] if count + cpus > 1 else []
-    kinds = {"gpu": gpu, "cpu": cpu}
-    return Cluster.parse({"name": f"fake{count}+{cpus}", "kinds": kinds, "devices": devices, "links": links})
+    counts = {kind: n for kind, n in (("gpu", count), ("cpu", cpus)) if n}
+    return Cluster.parse(
+        {
+            "name": f"fake{count}+{cpus}",
+            "kinds": {kind: {"gpu": gpu, "cpu": cpu}[kind] for kind in counts},
+            "devices": [{"kind": kind, "count": n} for kind, n in counts.items()],
+            "links": [{"a": "*", "b": "hub", "bytes_per_s": 1e9}] if count + cpus > 1 else [],
+        }
+    )
 
 
 def diamond_graph() -> Graph:
@@ -72,6 +77,16 @@ def diamond_graph() -> Graph:
     [left] = b.add("b", inputs=[a, w], outputs=[1_000_000], flops=8e9)
     [right] = b.add("c", inputs=[a], outputs=[1_000_000], flops=8e9)
     b.add("d", inputs=[left, right], outputs=[1_000_000], flops=2e9)
+    return b.build()
+
+
+def chain_graph(n: int, seed: int = 0) -> Graph:
+    """A chain of n operations of random length."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder(f"chain{n}")
+    t = b.source("x", 1000, op_type="input")
+    for i in range(n):
+        [t] = b.add(f"op{i}", inputs=[t], outputs=[1000], flops=float(rng.integers(1, 10)) * 1e9)
     return b.build()
 
 

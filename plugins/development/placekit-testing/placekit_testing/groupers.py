@@ -1,9 +1,8 @@
-"""The contract of groupers: their partitions can be placed, and keep all promises of the grouper."""
+"""The contract of groupers: their partitions can be placed, and keep the promises of the grouper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,37 +16,20 @@ from placekit_testing.strategies import machine, random_graph, random_step
 _SIZES = (1, 2, 3, 5, 8, 12, 20, 30, 45, 60)
 
 
-class GrouperContract(Contract, defines_checks=True):
+class GrouperContract(Contract):
     """The checks of a grouper, on random graphs and on graphs that look like training steps."""
 
     kind = "grouper"
     interface = Grouper
-    limit_option: ClassVar[str | None] = None
-    """Name of the option that limits the number of groups. None: `max_groups` if there is such an option; "": no option."""
-
-    def check_groups_are_numbered(self, make: Make) -> None:
-        """`group_of` has one int32 per operation: numbers from 0 on, without gaps."""
-        for graph, grouping in _grouped(make):
-            group_of = grouping.group_of
-            assert group_of.shape == (graph.n,), f"{graph}: {group_of.shape} groups"
-            assert group_of.dtype == np.int32, f"groups are numbered by {group_of.dtype}, not int32"
-            used = np.unique(group_of)
-            assert used.tolist() == list(range(len(used))), f"{graph}: the groups are numbered {used.tolist()}"
-
-    def check_groups_have_names(self, make: Make) -> None:
-        """Either no group has a name, or every one has."""
-        for graph, grouping in _grouped(make):
-            if grouping.names:
-                assert len(grouping.names) == grouping.count, f"{graph}: {len(grouping.names)} names"
-                assert all(grouping.names), f"{graph}: a group has an empty name"
 
     @in_short
-    def check_co_located_operations_stay_together(self, make: Make) -> None:
-        """Operations that must share a device are in one group."""
+    def check_groups_can_be_placed(self, make: Make) -> None:
+        """Groups are a partition with int32 numbers; co-located operations share one; each group has a device; names, too."""
         for graph, grouping in _grouped(make):
-            for tied in np.unique(graph.colocate[graph.colocate >= 0]).tolist():
-                groups = np.unique(grouping.group_of[graph.colocate == tied])
-                assert len(groups) == 1, f"{graph}: co-located operations are in the groups {groups.tolist()}"
+            assert grouping.group_of.dtype == np.int32, f"groups are numbered by {grouping.group_of.dtype}, not int32"
+            grouping.check(graph)
+            assert all(grouping.names), f"{graph}: a group has an empty name"
+            Problem.of(graph, machine(), grouping)  # raises an error that names a group that no device may run
 
     @in_short
     def check_forward_phase_is_acyclic(self, make: Make) -> None:
@@ -65,91 +47,59 @@ class GrouperContract(Contract, defines_checks=True):
             assert not len(waiting), f"{graph}: the groups {waiting.tolist()} wait for each other"
 
     @in_short
-    def check_every_group_has_a_device(self, make: Make) -> None:
-        """On a machine with CPU and GPU, no group mixes CPU-only operations with GPU-only ones."""
-        for graph, grouping in _grouped(make):
-            Problem.of(graph, machine(), grouping)  # raises an error that names a group that no device may run
-
-    @in_short
     def check_limit_is_kept(self, make: Make) -> None:
-        """The option that limits the number of groups is kept if every operation may run anywhere."""
-        option = self.limit_option
-        if option is None:
-            option = "max_groups" if "max_groups" in make().options_class.model_fields else ""
-        if not option:
-            pytest.skip("this grouper has no option that limits the number of groups")
+        """An option `max_groups` limits the number of groups if every operation may run anywhere."""
+        if "max_groups" not in make().options_class.model_fields:
+            pytest.skip("this grouper has no option `max_groups`")
         for limit in (1, 3, 8):
             for graph in _graphs():
-                anywhere = graph.replace(allowed=Labels.of([""] * graph.n))
-                count = _group(make, anywhere, **{option: limit}).count
+                count = _group(make, graph.replace(allowed=Labels.of([""] * graph.n)), max_groups=limit).count
                 assert count <= limit, f"{graph}: {count} groups, not {limit}"
 
     @in_short
     def check_same_seed_same_groups(self, make: Make) -> None:
-        """Groups depend on the graph, the options and the given generator; numpy's and Python's generators are not used."""
-        for graph, grouping in _grouped(make):
+        """Groups depend on the graph, the options and the given generator only; the graph is not changed."""
+        for graph in _graphs():
+            before = graph.replace().fingerprint, dict(graph.attributes)  # `replace`: graphs cache fingerprints
+            grouping = _group(make, graph)
             with global_random(1) as untouched:
-                again = _group(make, graph.replace())
+                again = _group(make, graph)
                 assert untouched(), f"{graph}: a global generator was used"
             assert again.group_of.tolist() == grouping.group_of.tolist(), f"{graph}: other groups the second time"
             assert again.names == grouping.names, f"{graph}: other names the second time"
+            assert (graph.replace().fingerprint, dict(graph.attributes)) == before, f"{graph} was changed"
 
     def check_other_processes_give_the_same(self, make: Make) -> None:
         """Two new processes, in which sets of strings are ordered differently, make the same groups."""
         found = in_children(make(), groups_digest)
         assert set(found) == {groups_digest(make())}, "other groups in another process"
 
-    def check_graph_is_left_alone(self, make: Make) -> None:
-        """Grouping does not change the graph, nor its extra columns and attributes."""
-        for graph in _graphs():
-            before = graph.replace().fingerprint, dict(graph.attributes)  # `replace`: graphs cache fingerprints
-            _group(make, graph)
-            assert (graph.replace().fingerprint, dict(graph.attributes)) == before, f"{graph} was changed"
-
-    def check_one_operation(self, make: Make) -> None:
-        """A graph of one kernel has one group."""
+    def check_unusual_graphs(self, make: Make) -> None:
+        """Graphs of one kernel, of none, and of thousands of operations, also as one long chain, are grouped."""
         b = GraphBuilder("one")
         b.add("only", outputs=[4])
         assert _group(make, b.build()).group_of.tolist() == [0]
-
-    def check_no_kernels(self, make: Make) -> None:
-        """Graphs without kernels are grouped: an empty one has no group, one of sources has some."""
         assert _group(make, GraphBuilder("empty").build()).count == 0
-        b = GraphBuilder("sources")
+        sources, b = GraphBuilder("sources"), GraphBuilder("chain")
         for i in range(3):
-            b.source(f"w{i}", 4)
-        graph = b.build()
-        assert 1 <= _group(make, graph).check(graph).count <= 3
-
-    def check_large_graphs(self, make: Make) -> None:
-        """Several thousand operations, also as one long chain, are grouped without deep recursion."""
-        b = GraphBuilder("chain")
+            sources.source(f"w{i}", 4)
         tensors = [b.source("x", 4)]
         for i in range(5000):
             tensors = b.add(f"op{i}", inputs=tensors, outputs=[4], module=f"m{i // 7}", flops=1e6)
-        for graph in (b.build(), random_step(np.random.default_rng(0), 2500)):
+        for graph in (sources.build(), b.build(), random_step(np.random.default_rng(0), 2500)):
             _group(make, graph).check(graph)
 
     test_groups = together(
         "Groups are well formed, and can be placed.",
-        check_groups_are_numbered,
-        check_groups_have_names,
-        check_co_located_operations_stay_together,
+        check_groups_can_be_placed,
         check_forward_phase_is_acyclic,
-        check_every_group_has_a_device,
         check_limit_is_kept,
+        check_unusual_graphs,
     )
     test_same_groups = together(
         "Groups depend only on graph, options and generator.",
         check_same_seed_same_groups,
         check_other_processes_give_the_same,
-        check_graph_is_left_alone,
-    )
-    test_unusual_graphs = together(
-        "Very small and very large graphs are grouped.",
-        check_one_operation,
-        check_no_kernels,
-        check_large_graphs,
     )
 
 

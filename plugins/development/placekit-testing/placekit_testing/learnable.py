@@ -21,7 +21,7 @@ from placekit_core import (
     Rollouts,
     Teaches,
 )
-from placekit_core.contracts.interfaces import Ability, Plugin
+from placekit_core.contracts.interfaces import Plugin
 from placekit_testing import fakes
 from placekit_testing.contract import Make, in_short, needs, together
 from placekit_testing.policies import PolicyContract
@@ -30,28 +30,13 @@ EPISODES = 5
 SEEDS = 50  # number of generators to try; one must give episodes that a tiny step does not change
 STEPS = 30  # updates in the check that learning changes the draws
 Parameters = dict[str, NDArray[Any]]
-CLAIMS: dict[str, type[Ability]] = {
-    "recomputes_log_prob": RecomputesLogProb, "reports_kl": ReportsKL, "imitates": Imitates, "teaches": Teaches,
-    "follows": ExploresNear,
-}  # fmt: skip
-"""Class attributes of a contract, each with the ability that it is about."""
 
 
-class LearnablePolicyContract(PolicyContract, defines_checks=True):
-    """The checks of a policy with parameters: its episodes, its gradients, its parameters."""
+class LearnablePolicyContract(PolicyContract):
+    """The checks of a policy with parameters: its episodes, its gradients, its parameters, and the abilities that it has."""
 
     interface: ClassVar[type[Plugin]] = LearnablePolicy
 
-    recomputes_log_prob: ClassVar[bool] = False
-    """It is `RecomputesLogProb`."""
-    reports_kl: ClassVar[bool] = False
-    """It is `ReportsKL`."""
-    imitates: ClassVar[bool] = False
-    """It is `Imitates`."""
-    teaches: ClassVar[bool] = False
-    """It is `Teaches`."""
-    follows: ClassVar[bool] = False
-    """It is `ExploresNear`."""
     distinguishes_devices: ClassVar[bool] = True
     """It can prefer one of several equal devices, by its number. A policy that sees only the devices' properties cannot."""
     step: ClassVar[float] = 1e-3
@@ -67,45 +52,27 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         """`EPISODES` episodes."""
         return policy.rollout(problem, EPISODES, np.random.default_rng(seed), explore)
 
-    def check_claims_what_it_can(self, make: Make) -> None:
-        """The class attributes of the test say which abilities the policy has, because only those are checked."""
-        policy = make()
-        for claim, ability in CLAIMS.items():
-            has = isinstance(policy, ability)
-            assert getattr(self, claim) == has, f"set `{claim} = {has}` in the test's class"
-
-    def check_rollouts_have_their_shapes(self, make: Make) -> None:
-        """b episodes of at most T decisions: groups int32, devices int16, log-probabilities and entropies float64 [b, T]."""
-        problem = fakes.diamond()
-        policy = self.learner(make, problem)
-        for n in (1, EPISODES):
-            r = policy.rollout(problem, n, np.random.default_rng(0), 1.0)
-            shape = (n, r.group.shape[1])
-            for name, dtype in (("group", np.int32), ("device", np.int16), ("log_prob", float), ("entropy", float)):
-                values = getattr(r, name)
-                assert (values.shape, values.dtype) == (shape, np.dtype(dtype)), (
-                    f"{name}: {values.shape} {values.dtype}"
-                )
-            assert r.placements.device.shape == (n, problem.g)
-            for name, rows in r.extra.items():
-                assert isinstance(rows, np.ndarray), f"extra[{name!r}] is no array"
-
     @in_short
-    def check_rollouts_have_probabilities(self, make: Make) -> None:
-        """Log-probabilities are finite and not above 0, entropies finite and not below 0, with and without exploration."""
+    def check_rollouts_are_well_formed(self, make: Make) -> None:
+        """b episodes of at most T decisions: groups int32, devices int16, log-probabilities and entropies float64 [b, T]."""
         for problem in (fakes.diamond(), fakes.mixed(), fakes.diamond(devices=1)):
             policy = self.learner(make, problem)
-            for explore in (0.0, 0.5, 1.0):
-                r = self.drawn(policy, problem, explore=explore)
+            for n, explore in ((1, 1.0), (EPISODES, 0.0), (EPISODES, 0.5), (EPISODES, 1.0)):
+                r = policy.rollout(problem, n, np.random.default_rng(0), explore)
+                shape = (n, r.group.shape[1])
+                for name, dtype in (("group", np.int32), ("device", np.int16), ("log_prob", float), ("entropy", float)):
+                    found = getattr(r, name)
+                    right = (found.shape, found.dtype) == (shape, np.dtype(dtype))
+                    assert right, f"{name}: {found.shape} {found.dtype}"
                 active = r.group >= 0
                 for name, values in (("log_prob", -r.log_prob[active]), ("entropy", r.entropy[active])):
                     assert np.isfinite(values).all(), f"{name} is not finite"
                     assert (values >= -1e-6).all(), f"{name} has the wrong sign"
-
-    def check_rollouts_end_on_allowed_devices(self, make: Make) -> None:
-        """With full exploration too, every group ends on a device that may run it."""
-        problem = fakes.mixed()
-        problem.check(self.drawn(self.learner(make, problem), problem).placements)
+                assert all(isinstance(rows, np.ndarray) for rows in r.extra.values()), (
+                    "something in `extra` is no array"
+                )
+                assert len(r.placements) == n
+                problem.check(r.placements)
 
     @in_short
     def check_placements_agree_with_decisions(self, make: Make) -> None:
@@ -124,47 +91,38 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
     @in_short
     def check_same_generator_same_rollouts(self, make: Make) -> None:
-        """Equal parameters and generators give equal episodes; another generator gives other episodes."""
+        """Equal generators give equal parameters and episodes, another one other episodes; `place` does not explore."""
         problem = fakes.chain()
-        a, b, c = (self.drawn(self.learner(make, problem), problem, seed) for seed in (3, 3, 4))
-        assert _same(a, b), "equal generators gave different episodes"
-        assert not _same(a, c), "exploring draws nothing from its generator"
-
-    def check_place_is_deterministic(self, make: Make) -> None:
-        """`place`, which does not explore, gives the same placement with any generator."""
-        problem = fakes.chain()
-        policy = self.learner(make, problem)
-        a, b = (policy.place(fakes.fake_task(problem), np.random.default_rng(seed)) for seed in (1, 2))
-        assert a.same_as(b), "without exploration the placement depends on the generator"
-
-    def check_build_is_reproducible(self, make: Make) -> None:
-        """Equal generators initialise equal parameters."""
-        a, b = (self.learner(make, fakes.diamond(), seed=5).state_dict() for _ in range(2))
+        first, second = (self.learner(make, problem, seed=5) for _ in range(2))
+        a, b = (policy.state_dict() for policy in (first, second))
         assert a.keys() == b.keys()
         assert all(np.array_equal(a[name], b[name]) for name in a), "equal generators gave different parameters"
+        drawn = self.drawn(first, problem, 3)
+        assert _same(drawn, self.drawn(second, problem, 3)), "equal generators gave different episodes"
+        assert not _same(drawn, self.drawn(first, problem, 4)), "exploring draws nothing from its generator"
+        one, two = (first.place(fakes.fake_task(problem), np.random.default_rng(seed)) for seed in (1, 2))
+        assert one.same_as(two), "without exploration the placement depends on the generator"
 
     def check_builds_for_problems_of_several_sizes(self, make: Make) -> None:
-        """One set of parameters serves all problems that it was built for, with any numbers of groups and devices."""
-        problems = fakes.diamond(), fakes.chain(20), fakes.independent(3, devices=8)
+        """One set of parameters, with gradients by their names and shapes, serves problems of all sizes it was built for."""
+        problems = fakes.mixed(), fakes.chain(20), fakes.independent(3, devices=8)
         policy = self.learner(make, *problems)
         for problem in problems:
             r = self.drawn(policy, problem)
             problem.check(r.placements)
-            _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape)))
+            _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape), 0.1))
 
-    def check_gradients_are_of_the_parameters(self, make: Make) -> None:
-        """Gradients are finite, and have the names and shapes of `state_dict`."""
-        problem = fakes.mixed()
-        policy = self.learner(make, problem)
-        r = self.drawn(policy, problem)
-        _shaped(policy, policy.gradients(problem, r, np.ones(r.log_prob.shape), 0.1))
-
-    @needs("recomputes_log_prob")
+    @needs(RecomputesLogProb)
     @in_short
     def check_gradients_match_finite_differences(self, make: Make) -> None:
-        """Gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy), tested in random directions."""
+        """`log_prob` is that of the episodes; gradients are those of sum(weight * log_prob) + entropy_weight * sum(entropy)."""
         for problem in (fakes.mixed(), fakes.diamond()):
             policy = self.learner(make, problem)
+            r = self.drawn(policy, problem)
+            again = policy.log_prob(problem, r)
+            assert again.shape == r.log_prob.shape
+            close = np.isclose(again, r.log_prob, rtol=1e-4, atol=1e-5)[r.group >= 0]
+            assert close.all(), "log_prob disagrees with the rollouts, at the parameters that they were drawn with"
             _shake(policy, 0.1)  # gradients often vanish at the initial parameters
             for entropy_weight in (0.0, 0.7):
                 # if a tiny step changes the decisions, nothing can be compared: draw other episodes
@@ -189,26 +147,23 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
 
         return _agrees(policy, gradient, objective, f"entropy_weight {entropy_weight}")
 
-    @needs("reports_kl")
+    @needs(ReportsKL)
     @in_short
-    def check_gradients_of_kl_match_finite_differences(self, make: Make) -> None:
-        """If `reports_kl` is claimed: `kl_weight` subtracts that many times the gradient of sum(kl)."""
+    def check_kl(self, make: Make) -> None:
+        """The divergence is 0 at unchanged parameters and positive after a step; `kl_weight` subtracts its gradient."""
         for problem in (fakes.mixed(), fakes.diamond()):
             policy = self.learner(make, problem)
             r = self.drawn(policy, problem)
-            _shake(policy, 0.3)  # at the parameters of the episodes, the divergence has gradient 0
+            active = r.group >= 0
+            before = policy.kl(problem, r)
+            assert before.shape == r.log_prob.shape
+            assert np.allclose(before[active], 0, atol=1e-6), "not 0 at unchanged parameters"
+            _shake(policy, 0.3)
+            after = policy.kl(problem, r)[active]
+            assert (after >= -1e-6).all(), "negative after a step"
+            assert after.sum() > 1e-6, "still 0 after a step"
             gradient = policy.gradients(problem, r, np.zeros(r.log_prob.shape), 0.0, 2.0)
             _agrees(policy, gradient, functools.partial(_minus_twice_kl, policy, problem, r), "kl_weight 2")
-
-    @needs("recomputes_log_prob")
-    def check_step_raises_rewarded_decisions(self, make: Make) -> None:
-        """A small step along the gradient of decisions with weight 1 makes them more probable."""
-        problem = fakes.chain()
-        policy = self.learner(make, problem)
-        r = self.drawn(policy, problem)
-        before = policy.log_prob(problem, r)[r.group >= 0].sum()
-        policy.apply(self._small(policy.gradients(problem, r, np.ones(r.log_prob.shape))))
-        assert policy.log_prob(problem, r)[r.group >= 0].sum() > before, "the step made them less probable"
 
     @in_short
     def check_rewarded_decisions_become_frequent(self, make: Make) -> None:
@@ -238,69 +193,33 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert norm > 0, "the gradient is zero"
         return {name: ((length or self.step) / norm * values).astype(values.dtype) for name, values in gradient.items()}
 
-    def check_apply_adds(self, make: Make) -> None:
-        """`apply` adds to the named parameters, and changes no others."""
-        policy = self.learner(make, fakes.diamond())
+    @in_short
+    def check_parameters(self, make: Make) -> None:
+        """`apply` adds to the named parameters; loading them gives the same episodes, or an error that names a wrong one."""
+        problem = fakes.chain()
+        policy, other = self.learner(make, problem), self.learner(make, problem, seed=1)
         for name in policy.state_dict():
-            before = {key: np.array(values) for key, values in policy.state_dict().items()}
+            before = _copy(policy)
             policy.apply({name: np.full_like(before[name], 0.25)})
             for key, values in policy.state_dict().items():
                 added = 0.25 if key == name else 0.0
                 assert np.allclose(values, before[key] + added, rtol=0, atol=1e-5), f"apply to {name!r}: {key!r}"
-
-    @in_short
-    def check_state_dict_round_trip(self, make: Make) -> None:
-        """Another instance with the loaded parameters has the same parameters and the same episodes."""
-        problem = fakes.chain()
-        policy, other = self.learner(make, problem), self.learner(make, problem, seed=1)
         _shake(policy, 0.1)
-        saved = {name: np.array(values) for name, values in policy.state_dict().items()}
-        other.load_state_dict(saved)
-        for name, values in other.state_dict().items():
-            assert np.array_equal(values, saved[name]), f"parameter {name!r} is not what was loaded"
-        assert _same(self.drawn(policy, problem), self.drawn(other, problem)), "the episodes differ"
-
-    def check_load_state_dict_refuses(self, make: Make) -> None:
-        """A parameter that is missing or has another shape is a PlacekitError that names it."""
-        policy = self.learner(make, fakes.diamond())
-        for name in policy.state_dict():
-            good = {key: np.array(values) for key, values in policy.state_dict().items()}
+        good = _copy(policy)
+        for name in good:
             wrong = {**good, name: np.zeros((*good[name].shape, 2), good[name].dtype)}
             for state in (wrong, {key: values for key, values in good.items() if key != name}):
                 with pytest.raises(PlacekitError) as error:
-                    policy.load_state_dict(state)
+                    other.load_state_dict(state)
                 assert name in str(error.value), f"the error does not name {name!r}: {error.value}"
+        other.load_state_dict(good)
+        for name, values in other.state_dict().items():
+            assert np.array_equal(values, good[name]), f"parameter {name!r} is not what was loaded"
+        assert _same(self.drawn(policy, problem), self.drawn(other, problem)), "the episodes differ"
 
-    @needs("recomputes_log_prob")
-    @in_short
-    def check_log_prob_is_that_of_the_rollouts(self, make: Make) -> None:
-        """If `recomputes_log_prob` is claimed: at unchanged parameters, `log_prob` equals that of the rollouts, [b, T]."""
-        problem = fakes.mixed()
-        policy = self.learner(make, problem)
-        r = self.drawn(policy, problem)
-        again = policy.log_prob(problem, r)
-        assert again.shape == r.log_prob.shape
-        close = np.isclose(again, r.log_prob, rtol=1e-4, atol=1e-5)[r.group >= 0]
-        assert close.all(), "log_prob disagrees with the rollouts, at the parameters that they were drawn with"
-
-    @needs("reports_kl")
-    def check_kl(self, make: Make) -> None:
-        """If `reports_kl` is claimed: the divergence is 0 at unchanged parameters, and positive after a step."""
-        problem = fakes.mixed()
-        policy = self.learner(make, problem)
-        r = self.drawn(policy, problem)
-        active = r.group >= 0
-        before = policy.kl(problem, r)
-        assert before.shape == r.log_prob.shape
-        assert np.allclose(before[active], 0, atol=1e-6), "not 0 at unchanged parameters"
-        _shake(policy, 0.3)
-        after = policy.kl(problem, r)[active]
-        assert (after >= -1e-6).all(), "negative after a step"
-        assert after.sum() > 1e-6, "still 0 after a step"
-
-    @needs("imitates")
+    @needs(Imitates)
     def check_imitates(self, make: Make) -> None:
-        """If `imitates` is claimed: small steps along its gradient lower the loss, which is at least 0."""
+        """Small steps along its gradient lower the loss, which is at least 0."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         teacher, rng = policy.rollout(problem, 1, np.random.default_rng(9), 1.0), np.random.default_rng(0)
@@ -312,10 +231,10 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert min(losses) >= 0
         assert losses[-1] < losses[0], f"the loss went from {losses[0]:.6g} to {losses[-1]:.6g}"
 
-    @needs("teaches")
+    @needs(Teaches)
     @in_short
     def check_teaches(self, make: Make) -> None:
-        """If `teaches` is claimed: `imitate` on one lesson helps with later lessons; equal generators give equal lessons."""
+        """`imitate` on one lesson helps with later lessons; equal generators give equal lessons."""
         problem = fakes.chain()
         policy = self.learner(make, problem)
         a, b = (policy.teach(problem, EPISODES, np.random.default_rng(3), 1.0) for _ in range(2))
@@ -329,10 +248,10 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         before, after = np.mean(losses[:5]), np.mean(losses[-5:])
         assert after < before, f"the loss of later lessons went from {before:.6g} to {after:.6g}"
 
-    @needs("follows")
+    @needs(ExploresNear)
     @in_short
     def check_rollouts_near_a_placement(self, make: Make) -> None:
-        """If `follows` is claimed: episodes are near the placement (with `explore` 0, equal to it); only draws are learned."""
+        """Episodes are near the placement (with `explore` 0, equal to it); only draws are learned."""
         problem = fakes.independent(20)
         policy = self.learner(make, problem)
         device, priority = self.drawn(policy, problem).placements.one(0)
@@ -347,36 +266,19 @@ class LearnablePolicyContract(PolicyContract, defines_checks=True):
         assert 0 < elsewhere < 0.4, f"{elsewhere:.0%} of the groups are elsewhere, where 30% of the decisions are drawn"
         _shaped(policy, policy.gradients(problem, near, np.ones(near.log_prob.shape)))
 
-    test_rollouts = together(
-        "Episodes are well formed.",
-        check_claims_what_it_can,
-        check_rollouts_have_their_shapes,
-        check_rollouts_have_probabilities,
-        check_rollouts_end_on_allowed_devices,
+    test_episodes = together(
+        "Episodes are well formed and reproducible; parameters can be changed, saved and loaded.",
+        check_rollouts_are_well_formed,
         check_placements_agree_with_decisions,
         check_rollouts_near_a_placement,
-    )
-    test_parameters = together(
-        "Episodes and parameters are reproducible, and parameters can be changed, saved and loaded.",
         check_same_generator_same_rollouts,
-        check_place_is_deterministic,
-        check_build_is_reproducible,
         check_builds_for_problems_of_several_sizes,
-        check_apply_adds,
-        check_state_dict_round_trip,
-        check_load_state_dict_refuses,
-    )
-    test_gradients = together(
-        "Probabilities, divergences and their gradients are right.",
-        check_gradients_are_of_the_parameters,
-        check_gradients_match_finite_differences,
-        check_gradients_of_kl_match_finite_differences,
-        check_step_raises_rewarded_decisions,
-        check_log_prob_is_that_of_the_rollouts,
-        check_kl,
+        check_parameters,
     )
     test_learning = together(
-        "The policy learns from rewards, and from a teacher.",
+        "Probabilities, divergences and their gradients are right; the policy learns from rewards and from a teacher.",
+        check_gradients_match_finite_differences,
+        check_kl,
         check_rewarded_decisions_become_frequent,
         check_imitates,
         check_teaches,
@@ -430,6 +332,11 @@ def _shake(policy: LearnablePolicy, size: float) -> None:
     """Add normal noise of standard deviation `size` to all parameters."""
     rng, state = np.random.default_rng(3), policy.state_dict()
     policy.apply({name: (size * rng.standard_normal(v.shape)).astype(v.dtype) for name, v in state.items()})
+
+
+def _copy(policy: LearnablePolicy) -> Parameters:
+    """The parameters, as arrays that later steps do not change."""
+    return {name: np.array(values) for name, values in policy.state_dict().items()}
 
 
 def _shaped(policy: LearnablePolicy, gradient: Parameters) -> None:

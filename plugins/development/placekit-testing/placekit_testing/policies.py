@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from numpy.random import Generator
 
 from placekit_core import BudgetExhausted, Grouping, Ledger, Placement, Policy, Problem, ResumablePolicy, Task
 from placekit_core.contracts.interfaces import Plugin
@@ -47,20 +46,27 @@ class Played:
         return None if p is None else p.device.tolist(), priority, rows(self.task)
 
 
+def played(policy: Policy, task: Task, rng: Generator, *resume: object) -> Played:
+    """Place the problem of the task with a policy that is built, until it ends or its budget does."""
+    try:
+        placement = policy.place(task, rng, *resume)
+    except BudgetExhausted:
+        assert task.evaluate.remaining <= 0, "BudgetExhausted, but there is budget left"
+        return Played(None, task)
+    assert isinstance(placement, Placement), f"place returned {type(placement).__name__}, not a Placement"
+    task.problem.check(placement.batch())
+    return Played(placement, task)
+
+
 def _outcomes(policy: Policy, budget: int) -> str:
     """The work of a child process: the outcomes on both kinds of backend."""
     problem = fakes.mixed()
     built(policy, [problem])
-    outcomes = []
-    for compiled in BACKENDS:
-        task, placement = fakes.fake_task(problem, budget, 0.0, compiled), None
-        with contextlib.suppress(BudgetExhausted):
-            placement = policy.place(task, np.random.default_rng(0))
-        outcomes.append(Played(placement, task).outcome())
-    return digest(outcomes)
+    tasks = [fakes.fake_task(problem, budget, 0.0, compiled) for compiled in BACKENDS]
+    return digest([played(policy, task, np.random.default_rng(0)).outcome() for task in tasks])
 
 
-class PolicyContract(Contract, defines_checks=True):
+class PolicyContract(Contract):
     """The checks of a policy. Most of them place small problems on `fakes.FakeBackend`, where the optimum is known."""
 
     kind = "policy"
@@ -69,50 +75,30 @@ class PolicyContract(Contract, defines_checks=True):
     budget: ClassVar[int] = 60
     """Budget of most checks, in evaluations: enough for a checkpoint or two, but all checks take only seconds."""
     finds_optimum: ClassVar[bool] = False
-    """It finds the optimum of a problem of 729 placements within `optimum_budget` evaluations."""
-    optimum_budget: ClassVar[int] = 2000
-    """Budget of the check of `finds_optimum`, in evaluations."""
-    resumable: ClassVar[bool] = False
-    """It is a `ResumablePolicy`."""
-
-    def check_claims_what_it_is(self, make: Make) -> None:
-        """`resumable` says whether it is a `ResumablePolicy`."""
-        assert isinstance(make(), ResumablePolicy) == self.resumable, "set `resumable` in the test's class"
+    """It finds the optimum of a problem of 729 placements within 2,000 evaluations."""
 
     def play(
-        self,
-        make: Make,
-        problem: Problem,
-        *,
-        budget: int | Ledger | None = None,
-        seed: int = 0,
-        failing: float = 0.0,
-        compiled: bool = False,
-        before: Sequence[Problem] = (),
-    ) -> Played:
-        """Build the policy and let it place the problems `before`, and then `problem`, with the same instance.
+        self, make: Make, problem: Problem, *, budget: int | Ledger | None = None, seed: int = 0, failing: float = 0.0,
+        compiled: bool = False, before: Problem | None = None,
+    ) -> Played:  # fmt: skip
+        """Build the policy and let it place the problem `before`, if any, and then `problem`, with the same instance.
 
         `compiled`: use a backend that offers a compiled evaluation.
         """
-        policy = built(make(), [*before, problem], seed)
-        for other in before:
-            with contextlib.suppress(BudgetExhausted):
-                policy.place(fakes.fake_task(other, self.budget, 0.0, compiled), np.random.default_rng(seed))
+        policy = built(make(), [p for p in (before, problem) if p is not None], seed)
+        if before is not None:
+            played(policy, fakes.fake_task(before, self.budget, 0.0, compiled), np.random.default_rng(seed))
         task = fakes.fake_task(problem, self.budget if budget is None else budget, failing, compiled)
-        try:
-            placement = policy.place(task, np.random.default_rng(seed))
-        except BudgetExhausted:
-            assert task.evaluate.remaining <= 0, "BudgetExhausted, but there is budget left"
-            return Played(None, task)
-        assert isinstance(placement, Placement), f"place returned {type(placement).__name__}, not a Placement"
-        problem.check(placement.batch())
-        return Played(placement, task)
+        return played(policy, task, np.random.default_rng(seed))
 
     @in_short
     def check_allowed_devices(self, make: Make) -> None:
-        """On a mixed machine, every group is on an existing device that may run it."""
+        """On a mixed machine, every group is on an existing device that may run it; the problem is not changed."""
         for compiled in BACKENDS:
-            self.play(make, fakes.mixed(), compiled=compiled)
+            problem = fakes.mixed()
+            before = contents(problem)
+            self.play(make, problem, compiled=compiled)
+            assert_unchanged(problem, before)
 
     def check_placement_is_bound_to_its_problem(self, make: Make) -> None:
         """The placement has int16 devices [g], finite float32 priorities [g] or none, and the problem's fingerprints."""
@@ -129,34 +115,18 @@ class PolicyContract(Contract, defines_checks=True):
             assert placement.priority.shape == (problem.g,)
             assert np.isfinite(placement.priority).all(), "a priority is not finite"
 
-    def check_one_device(self, make: Make) -> None:
-        """A machine with one device is no special case."""
+    def check_unusual_graphs_and_machines(self, make: Make) -> None:
+        """Graphs of one operation or no kernel, machines of one device or of many are placed."""
         for compiled in BACKENDS:
             self.play(make, fakes.diamond(devices=1), compiled=compiled)
-
-    def check_one_operation(self, make: Make) -> None:
-        """A graph with one operation and no edges is no special case."""
         self.play(make, fakes.independent(1, devices=3))
-
-    def check_sources_only(self, make: Make) -> None:
-        """A graph without kernels, which takes no time, can be placed."""
         self.play(make, fakes.sources_only())
-
-    def check_more_devices_than_operations(self, make: Make) -> None:
-        """A machine wider than the graph: three operations, eight devices."""
         self.play(make, fakes.independent(3, devices=8))
 
-    def check_more_operations_than_devices(self, make: Make) -> None:
-        """A graph wider than the machine: forty independent operations, two devices."""
-        self.play(make, fakes.independent(40, devices=2))
-
-    def check_single_operations_as_groups(self, make: Make) -> None:
-        """If every operation is a group of its own, all operations of a chain are placed."""
-        self.play(make, fakes.chain())
-
     @in_short
-    def check_groups_of_several_operations(self, make: Make) -> None:
-        """If groups hold several operations (at least co-located ones), the groups are placed, not the operations."""
+    def check_groups(self, make: Make) -> None:
+        """Groups are placed, not operations, whether each holds one operation or several (at least co-located ones)."""
+        self.play(make, fakes.chain())
         problem = fakes.grouped()
         if make().level == "operation":  # for such a policy, a run groups only co-located operations
             problem = Problem.of(problem.graph, problem.cluster, Grouping.colocated(problem.graph))
@@ -164,38 +134,32 @@ class PolicyContract(Contract, defines_checks=True):
 
     @in_short
     def check_too_little_memory_for_one_device(self, make: Make) -> None:
-        """If no device holds more than a third of the parameters, it returns a placement or ends by its budget."""
-        for compiled in BACKENDS:
-            self.play(make, fakes.tight(), compiled=compiled)
-
-    def check_prefers_what_fits(self, make: Make) -> None:
-        """If it has measured a placement that fits, it does not return one that it measured not to fit."""
-        for seed in range(3):
-            played = self.play(make, fakes.tight(), budget=10 * self.budget, seed=seed)
-            if played.placement is not None and played.task.evaluate.best is not None:
-                batch = played.placement.batch()
-                session = fakes.session_of(played.task)
+        """If no device holds everything, it places or ends by its budget; it prefers a placement that was measured to fit."""
+        for seed, compiled in itertools.product(range(2), BACKENDS):
+            result = self.play(make, fakes.tight(), budget=10 * self.budget, seed=seed, compiled=compiled)
+            if result.placement is not None and result.task.evaluate.best is not None:
+                batch, session = result.placement.batch(), fakes.session_of(result.task)
                 measured = batch.device.tobytes() in session.seen
                 assert session.evaluate(batch).fits[0] or not measured, (
                     "returned a placement that it measured not to fit, and had measured one that does"
                 )
 
     @in_short
-    def check_same_seed_same_result(self, make: Make) -> None:
-        """Two new instances with equal generators give the same placement and history, to the last bit."""
-        for problem, compiled in itertools.product((fakes.unequal(12), fakes.mixed()), BACKENDS):
-            first, second = (self.play(make, problem, seed=7, compiled=compiled) for _ in range(2))
-            assert first.outcome() == second.outcome(), "equal generators gave different results"
+    def check_failing_placements(self, make: Make) -> None:
+        """It copes with placements that fail (the value is NaN) or do not fit: half of them, and all of them."""
+        for failing, compiled in itertools.product((0.5, 1.0), BACKENDS):
+            self.play(make, fakes.chain(), failing=failing, compiled=compiled)
 
-    def check_draws_from_its_generator_only(self, make: Make) -> None:
-        """The global generators of numpy and Python neither influence the result nor are touched."""
-        for compiled in BACKENDS:
+    @in_short
+    def check_same_seed_same_result(self, make: Make) -> None:
+        """New instances with equal generators give the same bits; the global generators are neither used nor touched."""
+        for problem, compiled in itertools.product((fakes.unequal(12), fakes.mixed()), BACKENDS):
             outcomes = []
             for seed in (1, 2):
                 with global_random(seed) as untouched:
-                    outcomes.append(self.play(make, fakes.unequal(12), compiled=compiled).outcome())
+                    outcomes.append(self.play(make, problem, seed=7, compiled=compiled).outcome())
                     assert untouched(), "drew from, or seeded, a global generator"
-            assert outcomes[0] == outcomes[1], "the result depends on a global generator"
+            assert outcomes[0] == outcomes[1], "equal generators gave different results"
 
     def check_same_result_in_another_process(self, make: Make) -> None:
         """Processes with another PYTHONHASHSEED, in which sets are ordered differently, give the same result."""
@@ -206,38 +170,18 @@ class PolicyContract(Contract, defines_checks=True):
         """An instance that has placed another problem before gives the same result as a new instance."""
         problem, other = fakes.unequal(12), fakes.independent(5, devices=2)
         for compiled in BACKENDS:
-            used = self.play(make, problem, before=[other], compiled=compiled)
-            policy = built(make(), [other, problem])
+            used = self.play(make, problem, before=other, compiled=compiled)
             task = fakes.fake_task(problem, self.budget, 0.0, compiled)
-            placement = None
-            with contextlib.suppress(BudgetExhausted):
-                placement = policy.place(task, np.random.default_rng(0))
-            assert used.outcome() == Played(placement, task).outcome(), (
-                "placing another problem before changed the result"
-            )
-
-    def check_problem_is_unchanged(self, make: Make) -> None:
-        """It does not change the arrays of graph, grouping, cluster, costs and problem."""
-        for compiled in BACKENDS:
-            problem = fakes.mixed()
-            before = contents(problem)
-            self.play(make, problem, compiled=compiled)
-            assert_unchanged(problem, before)
+            new = played(built(make(), [other, problem]), task, np.random.default_rng(0))
+            assert used.outcome() == new.outcome(), "placing another problem before changed the result"
 
     @in_short
     def check_budget_is_kept(self, make: Make) -> None:
-        """All evaluations, by the backend or its compiled kernel, are counted, and stay within the budget."""
-        for compiled in BACKENDS:
-            task = self.play(make, fakes.chain(), compiled=compiled).task
-            assert task.evaluate.evaluations <= self.budget
-
-            assert uncounted(task) <= 0, "reached the backend past the evaluator, or charged less than it used"
-
-    def check_small_budgets(self, make: Make) -> None:
-        """Budgets of 1, 2 and 7 evaluations are kept, and end it: it does not go on evaluating."""
-        for budget, compiled in itertools.product((1, 2, 7), BACKENDS):
+        """All evaluations, by the backend or its compiled kernel, are counted; a budget of any size is kept, and ends it."""
+        for budget, compiled in itertools.product((1, 2, 7, self.budget), BACKENDS):
             task = self.play(make, fakes.chain(), budget=budget, compiled=compiled).task
             assert task.evaluate.evaluations <= budget
+            assert uncounted(task) <= 0, "reached the backend past the evaluator, or charged less than it used"
 
     def check_budget_of_seconds(self, make: Make) -> None:
         """If only seconds are limited, `remaining` is infinite, then 0; the policy places, and ends soon after that."""
@@ -246,57 +190,29 @@ class PolicyContract(Contract, defines_checks=True):
             self.play(make, fakes.chain(), budget=ledger, compiled=compiled)
             assert ledger.seconds < 100 * SECONDS, f"took {ledger.seconds:.1f} s of {SECONDS} s"
 
-    def check_no_compiled_kernel(self, make: Make) -> None:
-        """It works on a backend without a compiled evaluation (`kernel()` is None)."""
-        assert fakes.fake_task(fakes.diamond()).evaluate.kernel() is None
-        self.play(make, fakes.diamond())
-
-    @in_short
-    def check_failing_placements(self, make: Make) -> None:
-        """It copes with placements that fail (the value is NaN) or do not fit: half of them, and all of them."""
-        for failing, compiled in itertools.product((0.5, 1.0), BACKENDS):
-            self.play(make, fakes.chain(), failing=failing, compiled=compiled)
-
-    @needs("resumable")
-    def check_checkpoints_can_be_stored(self, make: Make, tmp_path: Path) -> None:
-        """The states given to `checkpoint` hold only arrays, numbers, strings, lists and dicts, as a checkpoint file can."""
-        self._records(make, tmp_path)
-
-    @needs("resumable")
+    @needs(ResumablePolicy)
     @in_short
     def check_resume_is_exact(self, make: Make, tmp_path: Path) -> None:
-        """A new instance that continues from a checkpoint gives the placement and history of an uninterrupted run."""
-        for compiled, recorder, whole in self._records(make, tmp_path):
+        """Its checkpoints can be stored; continued from one, a new instance gives the result of an uninterrupted run."""
+        for compiled in BACKENDS:
+            recorder, whole = self._recorded(make, tmp_path, compiled)
             for saved in recorder.some():
-                policy = built(make(), [whole.task.problem], seed=99)
+                policy, rng = built(make(), [whole.task.problem], seed=99), np.random.default_rng(99)
                 task = fakes.fake_task(whole.task.problem, whole.task.evaluate.ledger.limit or 0, 0.0, compiled)
-                rng = np.random.default_rng(99)
                 state = restore(saved, rng, [task], policy)
-                placement = None
-                with contextlib.suppress(BudgetExhausted):
-                    assert isinstance(policy, ResumablePolicy)
-                    placement = policy.place(task, rng, state, lambda _: None)
-                assert Played(placement, task).outcome() == whole.outcome(), (
+                again = played(policy, task, rng, state, lambda _: None)
+                assert again.outcome() == whole.outcome(), (
                     f"continued after {saved['evaluators'][0]['evaluations']} evaluations, it ended differently"
                 )
 
-    def _records(self, make: Make, folder: Path) -> list[tuple[bool, Recorder, Played]]:
-        """An uninterrupted run on each of `BACKENDS`, with its checkpoints; there must be at least one.
-
-        Skips the check for a policy that ends by itself within ten times `budget` without a checkpoint.
-        """
-        return [(compiled, *self._recorded(make, folder, compiled)) for compiled in BACKENDS]
-
     def _recorded(self, make: Make, folder: Path, compiled: bool) -> tuple[Recorder, Played]:
+        """An uninterrupted run with its checkpoints; skips a policy that ends by itself without one."""
         problem = fakes.unequal(12)
         for budget in (self.budget, 10 * self.budget, 100 * self.budget):
             policy, rng = built(make(), [problem]), np.random.default_rng(0)
             task = fakes.fake_task(problem, budget, 0.0, compiled)
             recorder = Recorder(folder, rng, [task], policy)
-            placement = None
-            assert isinstance(policy, ResumablePolicy)
-            with contextlib.suppress(BudgetExhausted):
-                placement = policy.place(task, rng, None, recorder)
+            whole = played(policy, task, rng, None, recorder)
             ended = task.evaluate.evaluations < budget
             # compiled loops make thousands of evaluations between two checkpoints, in little time
             if ended or len(recorder.saved) > 1 or (budget > self.budget and not fakes.session_of(task).gave_kernel):
@@ -304,60 +220,37 @@ class PolicyContract(Contract, defines_checks=True):
         if ended and not recorder.saved:
             pytest.skip(f"ends after {task.evaluate.evaluations} evaluations, and makes no checkpoint")
         assert recorder.saved, f"makes no checkpoint within {budget} evaluations, and would go on"
-        return recorder, Played(placement, task)
+        return recorder, whole
 
-    @needs("finds_optimum")
     @in_short
     def check_finds_optimum(self, make: Make) -> None:
-        """If `finds_optimum` is claimed: it finds the optimum of 729 placements within `optimum_budget` evaluations."""
-        problem = fakes.unequal(6, devices=3)
-        played = self.play(make, problem, budget=self.optimum_budget)
-        session, best = fakes.session_of(played.task), played.task.evaluate.best
+        """If `finds_optimum` is claimed: it finds the optimum of 729 placements within 2,000 evaluations."""
+        if not self.finds_optimum:
+            pytest.skip("the test class does not claim it")
+        result = self.play(make, fakes.unequal(6, devices=3), budget=2000)
+        session, best = fakes.session_of(result.task), result.task.evaluate.best
         values = [] if best is None else [best.value_s]
-        if played.placement is not None:
-            values.append(float(session.evaluate(played.placement.batch()).value_s[0]))
+        if result.placement is not None:
+            values.append(float(session.evaluate(result.placement.batch()).value_s[0]))
         assert min(values) == session.lower_bound(), f"found {min(values)} s, the optimum is {session.lower_bound()} s"
 
     test_placements = together(
-        "Placements are correct on graphs and machines of all shapes.",
-        check_claims_what_it_is,
+        "Placements are correct on graphs and machines of all shapes, and good where the class claims it.",
         check_allowed_devices,
         check_placement_is_bound_to_its_problem,
-        check_one_device,
-        check_one_operation,
-        check_sources_only,
-        check_more_devices_than_operations,
-        check_more_operations_than_devices,
-        check_single_operations_as_groups,
-        check_groups_of_several_operations,
-    )
-    test_memory_and_failures = together(
-        "Placements that fail or do not fit are handled.",
+        check_unusual_graphs_and_machines,
+        check_groups,
         check_too_little_memory_for_one_device,
-        check_prefers_what_fits,
         check_failing_placements,
+        check_finds_optimum,
     )
     test_same_results = together(
-        "The result depends only on problem, options and generator.",
+        "The result depends only on the problem, the options and the generator, also when a run is resumed.",
         check_same_seed_same_result,
-        check_draws_from_its_generator_only,
         check_same_result_in_another_process,
         check_one_instance_places_several_problems,
-        check_problem_is_unchanged,
-    )
-    test_budget = together(
-        "The budget is kept, whatever it limits.",
-        check_budget_is_kept,
-        check_small_budgets,
-        check_budget_of_seconds,
-        check_no_compiled_kernel,
-    )
-    test_resume = together(
-        "An interrupted run continues exactly.",
-        check_checkpoints_can_be_stored,
         check_resume_is_exact,
     )
-    test_search = together(
-        "A search that claims it finds the optimum.",
-        check_finds_optimum,
+    test_budget = together(
+        "The budget is kept, whether it limits evaluations or seconds.", check_budget_is_kept, check_budget_of_seconds
     )

@@ -1,35 +1,54 @@
-"""For the conformance kit's own tests: run one check of a contract."""
+"""Runs the checks of a contract on right and wrong implementations."""
 
 from __future__ import annotations
 
-import inspect
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from placekit_testing import Contract
+from placekit_testing.contract import checks_of, run_check
+
+Make = Callable[..., Any]
+Wrong = tuple[str, Make, str]
+"""A check, a wrong implementation, and words of the error that the check must raise."""
 
 
-def run_check(contract: type, name: str, make: Callable[..., Any], tmp_path: Path) -> None:
-    """Run the check `name` of `contract` on what `make` builds, in a new folder; it passes, or raises."""
-    check = getattr(contract(), name)
-    given = {"make": make, "tmp_path": Path(tempfile.mkdtemp(dir=tmp_path))}
-    check(**{parameter: given[parameter] for parameter in inspect.signature(check).parameters})
+def own_checks(contract: type[Contract], base: type[Contract] = Contract) -> list[str]:
+    """The checks that a contract adds to its base."""
+    return [name for name in checks_of(contract) if name not in checks_of(base)]
 
 
-def fails(contract: type, name: str, make: Callable[..., Any], tmp_path: Path, says: str = "") -> BaseException:
-    """What the check `name` raises for a wrong implementation, which must hold the words `says`.
-
-    Raises AssertionError if the check passes, is skipped, or fails for another reason.
-    """
-    error: BaseException | None = None
+def outcome(contract: type[Contract], name: str, make: Make, tmp_path: Path) -> str:
+    """`passed`, `skipped: ...`, or the error of a check."""
     try:
-        run_check(contract, name, make, tmp_path)
-    except (Exception, pytest.fail.Exception) as e:
-        error = e
+        run_check(contract(), name, make, Path(tempfile.mkdtemp(dir=tmp_path)))
     except pytest.skip.Exception as e:
-        raise AssertionError(f"{name} was skipped: {e}") from None
-    assert error is not None, f"{name} does not notice that {getattr(make, '__name__', make)} is wrong"
-    assert says in f"{type(error).__name__}: {error}", f"{name} fails, and does not say {says!r}: {error!r}"
-    return error
+        return f"skipped: {e}"
+    except (Exception, pytest.fail.Exception) as e:
+        return f"{type(e).__name__}: {e}"
+    return "passed"
+
+
+def skipped(contract: type[Contract], names: Iterable[str], make: Make, tmp_path: Path) -> set[str]:
+    """The checks that are skipped for an implementation; it passes the others."""
+    found = {name: outcome(contract, name, make, tmp_path) for name in names}
+    failed = {name: said for name, said in found.items() if said != "passed" and not said.startswith("skipped")}
+    assert failed == {}, failed
+    return {name for name, said in found.items() if said != "passed"}
+
+
+def catches(contract: type[Contract], names: Iterable[str], wrong: Iterable[Wrong], tmp_path: Path) -> None:
+    """Each wrong implementation fails its check with the expected words, and each of the checks `names` finds one."""
+    wrong = list(wrong)
+    assert set(names) <= {name for name, _, _ in wrong}, "a check finds no wrong implementation"
+    found = [(name, says, outcome(contract, name, make, tmp_path)) for name, make, says in wrong]
+    missed = [f"{name}: expected {says!r}, got {said[:300]}" for name, says, said in found if says not in said]
+    assert missed == [], "\n".join(missed)
+
+
+def changed(base: type, name: str = "Changed", **members: Any) -> Any:
+    """A subclass with these members."""
+    return type(name, (base,), members)

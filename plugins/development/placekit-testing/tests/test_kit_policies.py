@@ -1,17 +1,19 @@
-"""Each check of the contract of policies passes for a right policy, and catches one that is wrong."""
+"""The contract of policies passes for right policies, and finds planted bugs."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kit_tools import fails, run_check
+from kit_tools import catches, changed, outcome, own_checks, skipped
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_testing import Contract, PolicyContract
-from placekit_testing.contract import checks_of
+from placekit_testing import PolicyContract
+from placekit_testing.fakes import FakeLearnable
 
 from placekit_core import (
     BudgetExhausted,
@@ -59,8 +61,26 @@ class Climb(ResumablePolicy):
         return problem.placement(device)
 
 
+class Compiled(Climb):
+    """Evaluates by the backend's compiled kernel where there is one: a right policy."""
+
+    def score(self, task: Task, device: NDArray[Any]) -> float:
+        kernel = task.evaluate.kernel()
+        if kernel is None:
+            return super().score(task, device)
+        work_ints, work_floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
+        devices, peak = np.asarray(device, np.int16), np.zeros(task.problem.cluster.size)
+        priority = np.zeros(0, np.float32)
+        value_s = kernel.function(devices, priority, kernel.ints, kernel.floats, work_ints, work_floats, peak)
+        self.charge(task, Placements.of(device), value_s)
+        return float(value_s if np.all(peak <= task.problem.cluster.memory_bytes) else task.evaluate.failing_signal_s)
+
+    def charge(self, task: Task, placements: Placements, value_s: float) -> None:
+        task.evaluate.charge(1, placements, value_s)
+
+
 class Simple(Policy):
-    """Evaluates nothing, and cannot be resumed; the base of other wrong policies."""
+    """Evaluates nothing, and cannot be resumed."""
 
     name = "simple"
 
@@ -69,113 +89,6 @@ class Simple(Policy):
 
     def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
         return task.problem.placement(self.device(task.problem))
-
-
-class FirstDevice(Simple):
-    """Puts everything on device 0, allowed or not."""
-
-    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
-        problem = task.problem
-        return Placement(np.zeros(problem.g, np.int16), None, problem.graph.fingerprint, problem.cluster.fingerprint)
-
-
-class Unbound(Simple):
-    """Makes the placement by hand, and mixes up the fingerprints."""
-
-    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
-        problem = task.problem
-        return Placement(np.zeros(problem.g, np.int16), None, problem.cluster.fingerprint, problem.graph.fingerprint)
-
-
-class LastButOne(Simple):
-    """Puts everything on the second-to-last device."""
-
-    def device(self, problem: Problem) -> Any:
-        return np.full(problem.g, problem.cluster.size - 2)
-
-
-class Spread(Simple):
-    """Spreads the groups evenly by i / (g - 1), which divides by zero for one group."""
-
-    def device(self, problem: Problem) -> Any:
-        return [i * (problem.cluster.size - 1) // (problem.g - 1) for i in range(problem.g)]
-
-
-class Relative(Simple):
-    """Divides by the total seconds of all operations, which are 0."""
-
-    def device(self, problem: Problem) -> Any:
-        total = float(problem.op_s.sum())
-        return [int(float(row.sum()) / total > 0.5) for row in problem.group_s]
-
-
-class OnePerDevice(Simple):
-    """Gives every device a group of its own first."""
-
-    def device(self, problem: Problem) -> Any:
-        device = np.zeros(problem.g, np.int16)
-        for d in range(problem.cluster.size):
-            device[d] = d
-        return device
-
-
-class OwnDevice(Simple):
-    """Gives every group a device of its own."""
-
-    def device(self, problem: Problem) -> Any:
-        return np.arange(problem.g)
-
-
-class KernelsOnly(Simple):
-    """Forgets the operations that are not kernels."""
-
-    def device(self, problem: Problem) -> Any:
-        return np.zeros(int(problem.graph.kernel.sum()), np.int16)
-
-
-class PerOperation(Simple):
-    """Returns a device per operation instead of one per group."""
-
-    def device(self, problem: Problem) -> Any:
-        return np.zeros(problem.graph.n, np.int16)
-
-
-class NeedsRoom(Simple):
-    """Insists on a device that holds all parameters."""
-
-    def device(self, problem: Problem) -> Any:
-        need = problem.group_persistent_bytes.sum()
-        [first, *_] = np.flatnonzero(problem.cluster.memory_bytes >= need)
-        return np.full(problem.g, first)
-
-
-class Fastest(Climb):
-    """Looks only at the value, even if a placement does not fit."""
-
-    def score(self, task: Task, device: NDArray[Any]) -> float:
-        return float(np.nan_to_num(task.evaluate(Placements.of(device)).value_s[0], nan=1e9))
-
-
-class Unseeded(Climb):
-    """Draws its start from a generator that it makes itself."""
-
-    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
-        return super().start(problem, np.random.default_rng())
-
-
-class Global(Climb):
-    """Draws its start from numpy's global generator."""
-
-    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
-        return np.where(problem.allowed, np.random.random(problem.allowed.shape), -1).argmax(axis=1)
-
-
-class Reseeding(Climb):
-    """Seeds Python's global generator, so that its own draws repeat."""
-
-    def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
-        random.seed(0)
-        return super().start(problem, rng)
 
 
 class HashOrder(Climb):
@@ -198,150 +111,218 @@ class Remembering(Climb):
         return score_s if score_s == self.least_s else 1e9
 
 
-class Meddling(Simple):
-    """Sets the seconds on devices that are not allowed to infinity, in the problem's own array."""
+class Uncharged(Compiled):
+    """Charges every third evaluation."""
 
-    def device(self, problem: Problem) -> Any:
-        problem.group_s.setflags(write=True)
-        problem.group_s[~problem.allowed] = np.inf
-        return problem.group_s.argmin(axis=1)
+    calls = 0
 
-
-class Bypass(Climb):
-    """Calls the backend's session directly, so the evaluator does not count."""
-
-    def score(self, task: Task, device: NDArray[Any]) -> float:
-        task.evaluate.session.evaluate(Placements.of(device))
-        return super().score(task, device)
+    def charge(self, task: Task, placements: Placements, value_s: float) -> None:
+        self.calls += 1
+        if self.calls % 3 == 0:
+            super().charge(task, placements, value_s)
 
 
-class Tireless(Climb):
-    """Treats the end of the budget as a failed evaluation, and goes on."""
-
-    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
-        while True:
-            try:
-                self.score(task, self.start(task.problem, rng))
-            except BudgetExhausted:
-                continue
-
-
-class CountsDown(Climb):
-    """Treats the remaining budget as an integer, but it is infinite where only seconds are limited."""
-
-    def place(self, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
-        left = int(task.evaluate.remaining)
-        return super().place(task, rng, state if left else None, checkpoint)
-
-
-class KernelOnly(Climb):
-    """Calls the backend's compiled kernel without checking that there is one."""
-
-    def score(self, task: Task, device: NDArray[Any]) -> float:
-        return float(task.evaluate.kernel().function(device))
-
-
-class Optimist(Climb):
-    """Takes the first placement that fits, as if there always were one."""
-
-    def score(self, task: Task, device: NDArray[Any]) -> float:
-        measured = task.evaluate(Placements.of(device))
-        return float(measured.value_s[np.flatnonzero(measured.fits)[0]])
-
-
-class Unstorable(Climb):
-    """Puts its generator into the state."""
+class Seldom(Climb):
+    """Makes every hundredth checkpoint only, and ignores what it resumes from."""
 
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
-        return super().place(task, rng, state, checkpoint and (lambda s: checkpoint({**s, "rng": rng})))
+        states = []
+
+        def hundredth(state: State) -> None:
+            states.append(state)
+            if checkpoint is not None and len(states) % 100 == 0:
+                checkpoint(state)
+
+        return super().place(task, rng, None, hundredth)
 
 
-class Forgetful(Climb):
-    """Forgets the best value when it is resumed."""
-
-    def place(
-        self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
-    ) -> Placement:
-        return super().place(task, rng, state and {**state, "best_s": np.inf}, checkpoint)
+def placing(device: Callable[[Problem], Any]) -> type[Policy]:
+    """A policy that puts the groups on these devices."""
+    return changed(Simple, device=lambda self, problem: device(problem))
 
 
-class Everything(PolicyContract):
-    """The contract with all that a policy can claim."""
+def around(base: type[Climb], change: Callable[..., Placement], when_compiled: bool = False) -> type[Policy]:
+    """A policy that calls `change(right place, task, rng, state, checkpoint)`; `when_compiled`: on kernels only."""
 
-    finds_optimum, resumable = True, True
+    def place(self: Any, task: Task, rng: Generator, state: Any = None, checkpoint: Any = None) -> Placement:
+        def right(*arguments: Any) -> Placement:
+            return base.place(self, task, *arguments)
 
+        if when_compiled and task.evaluate.kernel() is None:
+            return right(rng, state, checkpoint)
+        return change(right, task, rng, state, checkpoint)
 
-CHECKS = [name for name in checks_of(PolicyContract) if name not in checks_of(Contract)]
-WRONG: dict[str, type[Policy]] = {
-    "check_claims_what_it_is": Simple,
-    "check_allowed_devices": FirstDevice,
-    "check_placement_is_bound_to_its_problem": Unbound,
-    "check_one_device": LastButOne,
-    "check_one_operation": Spread,
-    "check_sources_only": Relative,
-    "check_more_devices_than_operations": OnePerDevice,
-    "check_more_operations_than_devices": OwnDevice,
-    "check_single_operations_as_groups": KernelsOnly,
-    "check_groups_of_several_operations": PerOperation,
-    "check_too_little_memory_for_one_device": NeedsRoom,
-    "check_prefers_what_fits": Fastest,
-    "check_same_seed_same_result": Unseeded,
-    "check_draws_from_its_generator_only": Global,
-    "check_same_result_in_another_process": HashOrder,
-    "check_one_instance_places_several_problems": Remembering,
-    "check_problem_is_unchanged": Meddling,
-    "check_budget_is_kept": Bypass,
-    "check_small_budgets": Tireless,
-    "check_budget_of_seconds": CountsDown,
-    "check_no_compiled_kernel": KernelOnly,
-    "check_failing_placements": Optimist,
-    "check_checkpoints_can_be_stored": Unstorable,
-    "check_resume_is_exact": Forgetful,
-    "check_finds_optimum": Simple,
-}
-"""The check, and the wrong policy that it catches."""
-SAYS = {
-    "check_claims_what_it_is": "set `resumable` in the test's class",
-    "check_allowed_devices": "group 'op0' may not run on gpu:0",
-    "check_placement_is_bound_to_its_problem": "it is bound to another graph or cluster",
-    "check_one_device": "is on device -1",
-    "check_one_operation": "ZeroDivisionError",
-    "check_sources_only": "ZeroDivisionError",
-    "check_more_devices_than_operations": "IndexError: index 3 is out of bounds",
-    "check_more_operations_than_devices": "is on device 2",
-    "check_single_operations_as_groups": "has 13 groups, not 12",
-    "check_groups_of_several_operations": "has 3 groups, not 6",
-    "check_too_little_memory_for_one_device": "ValueError: not enough values to unpack",
-    "check_prefers_what_fits": "returned a placement that it measured not to fit",
-    "check_same_seed_same_result": "equal generators gave different results",
-    "check_draws_from_its_generator_only": "drew from, or seeded, a global generator",
-    "check_same_result_in_another_process": "two processes with other values of PYTHONHASHSEED",
-    "check_one_instance_places_several_problems": "placing another problem before changed the result",
-    "check_problem_is_unchanged": "were changed: problem.group_s",
-    "check_budget_is_kept": "reached the backend past the evaluator",
-    "check_small_budgets": "asked for 100 more evaluations after the end of the budget",
-    "check_budget_of_seconds": "OverflowError: cannot convert float infinity to integer",
-    "check_no_compiled_kernel": "AttributeError: 'NoneType' object has no attribute 'function'",
-    "check_failing_placements": "IndexError: index 0 is out of bounds",
-    "check_checkpoints_can_be_stored": "state.state.rng of a checkpoint is a Generator",
-    "check_resume_is_exact": "it ended differently",
-    "check_finds_optimum": "found 18.0 s, the optimum is 6.0 s",
-}
-"""What the check must say of it."""
+    return changed(base, place=place)
 
 
-def test_every_check_has_a_wrong_policy() -> None:
-    assert list(WRONG) == list(SAYS) == CHECKS
-    assert all(policy.__doc__ for policy in WRONG.values())
+def unseeded(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    return right(np.random.default_rng(), state, checkpoint)
 
 
-def test_check_passes_for_a_right_policy(tmp_path: Path) -> None:
-    for name in CHECKS:
-        run_check(Everything, name, Climb, tmp_path)
+def global_numpy(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    return right(np.random.default_rng(np.random.randint(2**31)), state, checkpoint)
 
 
-def test_check_catches_a_wrong_policy(tmp_path: Path) -> None:
-    for name in CHECKS:
-        fails(Everything, name, WRONG[name], tmp_path, SAYS[name])
+def reseeding(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    random.seed(0)
+    return right(rng, state, checkpoint)
+
+
+def counts_down(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    int(task.evaluate.remaining)
+    return right(rng, state, checkpoint)
+
+
+def forgetful(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    return right(rng, state and {**state, "best_s": np.inf}, checkpoint)
+
+
+def unstorable(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    return right(rng, state, checkpoint and (lambda s: checkpoint({**s, "rng": rng})))
+
+
+def never_saved(right: Any, task: Task, rng: Generator, state: Any, checkpoint: Any) -> Placement:
+    return right(rng, state)
+
+
+def first_device(right: Any, task: Task, *rest: Any) -> Placement:
+    problem = task.problem
+    return Placement(np.zeros(problem.g, np.int16), None, problem.graph.fingerprint, problem.cluster.fingerprint)
+
+
+def tireless(right: Any, task: Task, rng: Generator, *rest: Any) -> Placement:
+    while True:
+        try:
+            task.evaluate(Placements.of(task.problem.allowed.argmax(axis=1)))
+        except BudgetExhausted:
+            continue
+
+
+def one_per_device(problem: Problem) -> Any:
+    device = np.zeros(problem.g, np.int16)
+    for d in range(problem.cluster.size):
+        device[d] = d
+    return device
+
+
+def meddling(problem: Problem) -> Any:
+    problem.group_s.setflags(write=True)
+    problem.group_s[~problem.allowed] = np.inf
+    return problem.group_s.argmin(axis=1)
+
+
+def first_with_room(problem: Problem) -> Any:
+    [first, *_] = np.flatnonzero(problem.cluster.memory_bytes >= problem.group_persistent_bytes.sum())
+    return np.full(problem.g, first)
+
+
+def only_the_value(self: Any, task: Task, device: NDArray[Any]) -> float:
+    return float(np.nan_to_num(task.evaluate(Placements.of(device)).value_s[0], nan=1e9))
+
+
+def optimist(self: Any, task: Task, device: NDArray[Any]) -> float:
+    measured = task.evaluate(Placements.of(device))
+    return float(measured.value_s[np.flatnonzero(measured.fits)[0]])
+
+
+def bypass(self: Any, task: Task, device: NDArray[Any]) -> float:
+    task.evaluate.session.evaluate(Placements.of(device))
+    return Climb.score(self, task, device)
+
+
+def quits(self: Any, task: Task, device: NDArray[Any]) -> float:
+    raise BudgetExhausted(task.evaluate)
+
+
+def as_int64(self: Any, problem: Problem, device: NDArray[Any]) -> Placement:
+    return dataclasses.replace(problem.placement(device), device=device.astype(np.int64))
+
+
+def mixed_up(self: Any, problem: Problem, device: NDArray[Any]) -> Placement:
+    placed = problem.placement(device)
+    return dataclasses.replace(placed, graph=placed.cluster, cluster=placed.graph)
+
+
+def prioritised(priority: float) -> type[Policy]:
+    return changed(Climb, result=lambda self, p, device: p.placement(device, np.full(p.g, priority)))
+
+
+BOUND, SHAPES, GROUPS = "check_placement_is_bound_to_its_problem", "check_unusual_graphs_and_machines", "check_groups"
+MEMORY, FAILING, SAME = (
+    "check_too_little_memory_for_one_device", "check_failing_placements", "check_same_seed_same_result",
+)  # fmt: skip
+BUDGET, SECONDS, RESUME = "check_budget_is_kept", "check_budget_of_seconds", "check_resume_is_exact"
+WRONG = [
+    ("check_allowed_devices", around(Climb, first_device), "group 'op0' may not run on gpu:0"),
+    ("check_allowed_devices", around(Compiled, first_device, True), "group 'op0' may not run on gpu:0"),
+    ("check_allowed_devices", placing(meddling), "were changed: problem.group_s"),
+    (BOUND, changed(Climb, result=mixed_up), "it is bound to another graph or cluster"),
+    (BOUND, changed(Climb, result=as_int64), "int64"),
+    (BOUND, prioritised(np.inf), "a priority is not finite"),
+    (BOUND, prioritised(np.nan), "a priority is not a number"),
+    (SHAPES, placing(lambda p: np.full(p.g, p.cluster.size - 2)), "is on device -1"),
+    (SHAPES, placing(lambda p: [i * (p.cluster.size - 1) // (p.g - 1) for i in range(p.g)]), "ZeroDivisionError"),
+    (SHAPES, placing(lambda p: [int(float(s.sum()) / float(p.op_s.sum()) > 1) for s in p.group_s]), "ZeroDivision"),
+    (SHAPES, placing(one_per_device), "IndexError"),
+    (SHAPES, placing(lambda p: np.arange(p.g)), "is on device 1"),
+    (SHAPES, changed(Climb, score=quits), "there is budget left"),
+    (SHAPES, changed(Climb, result=lambda self, p, device: device), "place returned ndarray, not a Placement"),
+    (GROUPS, placing(lambda p: np.zeros(int(p.graph.kernel.sum()), np.int16)), "has 13 groups, not 12"),
+    (GROUPS, placing(lambda p: np.zeros(p.graph.n, np.int16)), "has 3 groups, not 6"),
+    (MEMORY, placing(first_with_room), "ValueError: not enough values to unpack"),
+    (MEMORY, changed(Climb, score=only_the_value), "returned a placement that it measured not to fit"),
+    (FAILING, changed(Climb, score=optimist), "IndexError: index 0 is out of bounds"),
+    (SAME, around(Climb, unseeded), "equal generators gave different results"),
+    (SAME, around(Compiled, unseeded, True), "equal generators gave different results"),
+    (SAME, around(Climb, global_numpy), "drew from, or seeded, a global generator"),
+    (SAME, around(Compiled, reseeding, True), "drew from, or seeded, a global generator"),
+    ("check_same_result_in_another_process", HashOrder, "two processes with other values of PYTHONHASHSEED"),
+    ("check_one_instance_places_several_problems", Remembering, "placing another problem before changed the result"),
+    (BUDGET, changed(Climb, score=bypass), "reached the backend past the evaluator"),
+    (BUDGET, around(Climb, tireless), "asked for 100 more evaluations after the end of the budget"),
+    (BUDGET, Uncharged, "charged less than it used"),
+    (BUDGET, changed(Compiled, charge=lambda self, task, p, s: task.evaluate.charge(2, p, s)), "charged with 1 left"),
+    (BUDGET, changed(Climb, score=lambda self, task, device: task.evaluate.kernel().function(device)), "NoneType"),
+    (SECONDS, around(Climb, counts_down), "OverflowError: cannot convert float infinity to integer"),
+    (SECONDS, around(Compiled, counts_down, True), "OverflowError"),
+    (RESUME, around(Climb, unstorable), "state.state.rng of a checkpoint is a Generator"),
+    (RESUME, around(Compiled, unstorable, True), "is a Generator"),
+    (RESUME, around(Climb, forgetful), "it ended differently"),
+    (RESUME, around(Compiled, forgetful, True), "it ended differently"),
+    (RESUME, Seldom, "it ended differently"),
+    (RESUME, around(Climb, never_saved), "makes no checkpoint within 600 evaluations, and would go on"),
+    ("check_finds_optimum", Simple, "found 18.0 s, the optimum is 6.0 s"),
+]
+CHECKS = own_checks(PolicyContract)
+
+
+class Optimal(PolicyContract):
+    """The contract of a policy that finds the optimum."""
+
+    finds_optimum = True
+
+
+def test_passes_for_right_policies(tmp_path: Path) -> None:
+    for policy in (Climb, Compiled):
+        assert skipped(Optimal, CHECKS, policy, tmp_path) == set()
+    assert skipped(PolicyContract, CHECKS, FakeLearnable, tmp_path) == {RESUME, "check_finds_optimum"}
+
+
+def test_finds_planted_bugs(tmp_path: Path) -> None:
+    catches(Optimal, CHECKS, WRONG, tmp_path)
+
+
+def test_a_policy_that_groups_by_itself_gets_operations(tmp_path: Path) -> None:
+    counts = []
+
+    class Operations(Climb):
+        level = "operation"
+
+        def start(self, problem: Problem, rng: Generator) -> NDArray[Any]:
+            counts.append(problem.g)
+            return super().start(problem, rng)
+
+    assert outcome(PolicyContract, GROUPS, Operations, tmp_path) == "passed"
+    assert counts[-1] == 5, "the two co-located operations are one group, the others are single"

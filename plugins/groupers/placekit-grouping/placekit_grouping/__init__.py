@@ -15,7 +15,7 @@ class MergingOptions(Options):
     max_groups: int | None = Field(
         None,
         ge=1,
-        description="merge the cheapest groups until there are at most this many, as far as device types and the order allow",
+        description="merge the cheapest groups until there are at most this many, if device types and the order allow it",
     )
 
 
@@ -24,7 +24,7 @@ class ColocationOptions(MergingOptions):
 
     keep_branches: bool = Field(
         False,
-        description="join an operation to its only consumer only if that one reads from it alone: branches stay apart",
+        description="join an operation to its only consumer only if the consumer reads from it alone: branches stay apart",
     )
 
 
@@ -36,13 +36,13 @@ class ModuleOptions(MergingOptions):
 
     blocks: tuple[Pattern, ...] = Field(
         (),
-        description="patterns of module paths: a group per call of a matching module, with all inside it (the longest match"
-        " counts); `*` is any text without dots, `**` any number of parts: `encoder.layers.*`, `**.attention`",
+        description="patterns of module paths: a group per call of a matching module, with everything inside it (the longest"
+        " match counts); `*` is any text without dots, `**` any number of parts: `encoder.layers.*`, `**.attention`",
     )
     depth: int | None = Field(
         None,
         ge=1,
-        description="cut module paths that no block matches after this many parts: `encoder.layers.3.attn` is `encoder` at 1",
+        description="cut module paths that no block matches after so many parts: with 1, `encoder.layers.3.attn` is `encoder`",
     )
 
 
@@ -52,8 +52,8 @@ class MetisOptions(MergingOptions):
     max_groups: int = Field(
         128,
         ge=1,
-        description="k, the number of groups: fewer only if there are fewer forward operations, more only if device types and the"
-        " order force it",
+        description="k, the number of groups: fewer if there are fewer forward operations, more if device types and the order"
+        " force it",
     )
 
 
@@ -62,13 +62,13 @@ def placekit_groupers() -> list[Component]:
     return [
         Component(
             name="auto",
-            summary="layers of networks that repeat them (decoders, encoders), each as one group; else like `none`",
+            summary="one group per layer, for networks of repeated layers (decoders, encoders); else like `none`",
             config=Options,
             target="placekit_grouping.auto:AutoGrouper",
         ),
         Component(
             name="none",
-            summary="every operation on its own, except those that must share a device",
+            summary="one group per operation, or per set of operations that must share a device",
             config=Options,
             target="placekit_grouping.groupers:NoGrouper",
         ),
@@ -87,13 +87,13 @@ def placekit_groupers() -> list[Component]:
         ),
         Component(
             name="chains",
-            summary="operations in a line, each the only consumer of the one before and fed by it alone",
+            summary="operations in a line, each the only consumer of the one before and without other inputs",
             config=MergingOptions,
             target="placekit_grouping.groupers:ChainsGrouper",
         ),
         Component(
             name="heavy_edge",
-            summary="operations that exchange most bytes first, while groups are small enough",
+            summary="merges operations that exchange most bytes first, while groups are small enough",
             config=MergingOptions,
             target="placekit_grouping.groupers:HeavyEdgeGrouper",
         ),

@@ -1,4 +1,4 @@
-"""Grouper `auto`: the layers of a network whole, and all else one by one."""
+"""Grouper `auto`: one group per layer of a network; all other operations are placed one by one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BACKWARD, UPDATE = (PHASES.index(phase) for phase in ("backward", "update"))
 
 
 class AutoGrouper(Grouper):
-    """For networks of repeated layers, each layer is a group; all else, and all of other networks, is placed one by one.
+    """One group per layer, for networks of repeated layers. All other operations are placed one by one.
 
-    In a training step, what lies beside the path through the layers and back (`beside`) is left one by one: a device
-    that waits for another one's layers may compute gradients of weights and updates meanwhile.
+    In a training step, work beside the path through the layers and back (`beside`) is placed one by one: a device that waits
+    for the layers of another device can compute gradients of weights and updates in the meantime.
     """
 
     name = "auto"
@@ -28,10 +28,11 @@ class AutoGrouper(Grouper):
     requested: ClassVar[bool] = False
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
-        """The groups, with a note that says which were chosen and why; `rng` is not used."""
+        """The groups, with a note that explains the choice; `rng` is not used."""
         layers, fine = find_layers(graph), Grouping.colocated(graph)
         if isinstance(layers, str):
-            return replace(fine, note=layers and f"grouper auto: no layers are placed whole, because {layers}")
+            single = f"operations are placed one by one: {layers}. For whole modules use grouper=module"
+            return replace(fine, note=layers and single)
         whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
         layer = np.asarray([layers.has(whole.name(i)) for i in range(whole.count)], np.bool_)
         side = beside(graph, whole)
@@ -39,20 +40,20 @@ class AutoGrouper(Grouper):
         key = np.where(apart, whole.count + fine.group_of, whole.group_of)
         names = tuple(grouping.name(i) for grouping in (whole, fine) for i in range(grouping.count))
         note = (
-            f"grouper auto: each of the {layers.count} layers in {', '.join(layers.lists)} is placed whole,"
-            f" because they do {layers.share:.0%} of the forward work"
+            f"layers are placed whole: the {layers.count} layers in {', '.join(layers.lists)} do"
+            f" {layers.share:.0%} of the forward work"
         )
         if side.any():
             note += "; gradients of weights and updates are placed one by one"
-        note += "; grouper=none may find faster placements that split layers"
+        note += ". grouper=none splits layers, too, which may be faster and takes longer to search"
         return replace(Grouping.of(key, names).check(graph), note=note)
 
 
 def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
-    """[n] the work of a training step beside its path through the groups and back.
+    """[n] whether an operation is beside the path of a training step through the groups and back.
 
-    These are the backward kernels that lead to updates of their own group only (gradients of weights); and parameters with their
-    state and updates. What shares a device with other work is not among them. Without backward kernels, nothing is.
+    These are backward kernels that lead only to updates of their own group (gradients of weights), and parameters with their
+    state and updates. Operations that must share a device with other work do not count. Without backward kernels, none do.
     """
     backward, update = (graph.kernel & (graph.phase == phase) for phase in (BACKWARD, UPDATE))
     if not backward.any():
@@ -61,7 +62,7 @@ def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
     u, v = graph.op_edges
     keep = backward[u] & ~update[v]
     u, v = u[keep], v[keep]
-    late = np.argsort(-place[v], kind="stable")  # all readers of an operation come before what it reads
+    late = np.argsort(-place[v], kind="stable")  # an operation comes after all its readers
     leaves = np.zeros(graph.n, np.bool_).tolist()
     elsewhere = (group[u] != group[v])[late].tolist()
     for a, b, out in zip(u[late].tolist(), v[late].tolist(), elsewhere, strict=True):

@@ -1,4 +1,4 @@
-"""Which groups a Contraction merges: three ways to group by the shape of the graph alone, and small groups into neighbours."""
+"""Chooses the groups to merge: three ways by the shape of the graph, and small groups into neighbours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import pairwise
 
 from placekit_grouping.contraction import Contraction
 
-HEAVIEST = 0.02  # share of the graph that a group may cost which heavy edges make
-STALLED = 0.9  # if a level of matching leaves more than this share of the groups, their neighbours are used up
+HEAVIEST = 0.02  # highest cost of a group from heavy edges, as a share of the graph
+STALLED = 0.9  # if matching with neighbours leaves more than this share of the groups, also match in order
 
 
 def contract_chains(groups: Contraction) -> None:
-    """Merge each group with its successor where neither has another neighbour on that side, in topological order."""
+    """Merge each group with its successor if the two have no other neighbour between them, in topological order."""
     for x in sorted(groups.groups(), key=lambda x: groups.at[x]):
         before = groups.before[x]
         if len(before) == 1:
@@ -22,10 +22,10 @@ def contract_chains(groups: Contraction) -> None:
 
 
 def contract_heavy_edges(groups: Contraction, max_groups: int | None) -> None:
-    """Merge the two groups that exchange most bytes, again and again, among pairs that are safe.
+    """Repeatedly merge the two groups that exchange most bytes, among pairs that are safe to merge.
 
-    Bytes are summed as groups grow. No merge makes a group that costs more than `HEAVIEST` of the whole. Pairs that were
-    not safe have another turn, heaviest first, when no other pair is left.
+    Bytes add up as groups grow. No new group costs more than `HEAVIEST` of the whole graph. When no pair is left, pairs that
+    were not safe are tried again, the heaviest first.
     """
     limit = HEAVIEST * groups.total
 
@@ -54,12 +54,12 @@ def contract_heavy_edges(groups: Contraction, max_groups: int | None) -> None:
 def match_by_levels(groups: Contraction, k: int) -> None:
     """Halve the number of groups level by level, until there are k: heavy-edge matching.
 
-    On a level every group is merged once at most. The lightest groups choose first, each the safe neighbour with which it
-    exchanges most bytes. No group grows over 1.5 times the average of k groups. Where neighbours are used up (a hub with
-    many leaves takes one per level), light groups are matched with the next one of their device types in the order, related
-    or not, if that is safe. If more than k groups are left then, they are merged in the same way under a limit of 2 averages.
-    That is enough where all types are equal: of m > k groups in an order, some two that follow each other cost
-    2 total / (m - 1) <= 2 total / k at most.
+    At each level every group is merged at most once. The lightest groups choose first, each the safe neighbour with which it
+    exchanges most bytes. No group grows beyond 1.5 times the average of k groups. If too few neighbours are left (a hub with
+    many leaves takes one per level), light groups are matched with the next group of their device types in the order, related
+    or not, if this is safe. If more than k groups remain, they are merged in the same way with a limit of 2 averages. This is
+    enough if all types are equal: of m > k groups in an order, two that follow each other cost at most
+    2 total / (m - 1) <= 2 total / k.
     """
     for limit in (1.5 * groups.total / k, 2 * groups.total / k):
         before = groups.left + 1
@@ -102,11 +102,11 @@ def _match_in_order(groups: Contraction, k: int, limit: float) -> None:
 
 
 def merge_small(groups: Contraction, max_groups: int | None) -> None:
-    """While there are more than `max_groups`, merge the cheapest.
+    """While there are more than `max_groups` groups, merge the cheapest one.
 
-    It joins the neighbour with which it exchanges most bytes (in both directions, over all phases), among those that are
+    It joins the neighbour with which it exchanges most bytes (in both directions, over all phases), among neighbours that are
     safe and may run on the same device types. Without such a neighbour, it joins the cheaper of the two groups of these types
-    next to it in the order, if that is safe; else it waits until a merge changes what is safe for it.
+    next to it in the order, if this is safe. Otherwise it waits until another merge changes what is safe.
     """
     most = max_groups or groups.left
     heap = [(groups.cost[x], x) for x in groups.groups()]
@@ -122,7 +122,7 @@ def merge_small(groups: Contraction, max_groups: int | None) -> None:
             continue
         y = min(places, key=lambda y: (-groups.bytes[x].get(y, 0), groups.cost[y], y))
         moved = x if places[y] == groups.at[y] else y
-        # for the other groups, merging with the groups next to them is as safe as before
+        # the merge changes what is safe only for these neighbours
         freed = (groups.after[moved] & stuck) | (groups.before[moved] & stuck)
         kept = groups.merge(x, y, places[y])
         stuck -= freed | {x, y}

@@ -1,4 +1,4 @@
-"""Groups that are merged two at a time, without closing a cycle in the forward phase: the basis of all coarsening here."""
+"""Groups that can be merged two at a time without closing a cycle in the forward phase."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from placekit_core import strongly_connected
 
 
 class Contraction:
-    """Groups [u] numbered 0..g-1 whose forward phase has no cycle, and merges that keep it so.
+    """Groups [u] numbered 0..g-1 without a cycle in their forward phase, and merges that create none.
 
-    Which two groups are safe to merge. Let the groups be in a topological order `at` of the forward phase, x before y. There
-    is no path from y to x, so merging them closes a cycle if and only if a path from x to y goes through a third group.
+    When two groups are safe to merge: let the groups be in a topological order `at` of the forward phase, with x before y.
+    There is no path from y to x, so merging them closes a cycle if and only if a path from x to y goes through a third group.
 
-    - If no predecessor of y comes after x, there is no such path: it would end with a predecessor of y that can be reached
-      from x, hence comes after x. The merged group takes the place of x: groups that feed x or y come before it, groups that
+    - If no predecessor of y comes after x, there is no such path: its last step would be a predecessor of y that is reachable
+      from x, and so comes after x. The merged group takes the place of x: groups that feed x or y come before it, groups that
       read from x come after it, and groups that read from y come after y.
-    - If no successor of x comes before y, likewise; the merged group takes the place of y.
+    - The same holds if no successor of x comes before y; then the merged group takes the place of y.
 
-    So `at` stays a topological order. Some pairs that meet the rule: x and the first of its successors; y and the last of
-    its predecessors; a group and the only one that it reads from, or that reads from it; a group without predecessors and
-    successors, with any other; two that follow each other in the order. If any two groups of equal types meet it, then two
-    with no other group of these types between them do (y and the one before it, in the first case): `beside` misses nothing.
+    So `at` stays a topological order. Pairs that meet the rule include: x and its first successor; y and its last predecessor;
+    a group and the only group that it reads from, or that reads from it; a group without neighbours in the forward phase and
+    any other; two that follow each other in the order. If any two groups of equal types meet the rule, then so do two with no
+    other group of these types between them (y and the one before it, in the first case), so `beside` finds one.
 
     Attributes:
-        left: number of groups that are left; the others were merged into them.
+        left: number of remaining groups; the others were merged into them.
         cost: [g] seconds on a nominal device, of all phases.
-        types: [g] device types (see `Units`); only groups of equal types are merged.
+        types: [g] device types (see `Units`); only groups with equal types are merged.
         at: [g] places in the order, all different.
         after, before: [g] successors and predecessors of each group in the forward phase.
         bytes: [g] by other group: bytes that the two exchange in both directions, over all phases, each tensor once.
         into: [g] the group itself, or one that it was merged into.
-        here: [g] by place: the group that has it, or had it last.
-        earlier, later: [g] by place: the next one with a group of equal types, in either direction; -1 where there is none.
+        here: [g] by place: the group at this place, or the last group there.
+        earlier, later: [g] by place: the next place in each direction with a group of equal types; -1 if there is none.
     """
 
     def __init__(self, units: Units, group: Ints) -> None:
@@ -75,7 +75,7 @@ class Contraction:
         self.into = list(range(count))
 
     def groups(self) -> Iterator[int]:
-        """The groups that are left, ascending."""
+        """The remaining groups, ascending."""
         return (x for x, y in enumerate(self.into) if x == y)
 
     def result(self) -> Ints:
@@ -83,9 +83,9 @@ class Contraction:
         return np.asarray([self._root(x) for x in range(len(self.into))], np.int64)[self.group]
 
     def safe(self, x: int) -> dict[int, int]:
-        """Neighbours that x may be merged with, and the place of the merged group in the order.
+        """Neighbours that are safe to merge with x, and the place of the merged group in the order.
 
-        Only those that the neighbours of x show to be safe: the neighbours of a neighbour are counted, not looked at.
+        These are only pairs that can be found from the neighbours of x and from their numbers of neighbours.
         """
         at, after, before = self.at, self.after[x], self.before[x]
         places: dict[int, int] = {}
@@ -104,11 +104,11 @@ class Contraction:
         return {y: place for y, place in places.items() if self.types[y] == self.types[x]}
 
     def next_to(self, x: int) -> list[int]:
-        """The groups of the same types that come last before x and first after it in the order."""
+        """The closest groups of the same types before and after x in the order."""
         return [self.here[p] for p in (self.earlier[self.at[x]], self.later[self.at[x]]) if p >= 0]
 
     def beside(self, x: int) -> dict[int, int]:
-        """Those of `next_to` that x may be merged with, related or not, and the place of the merged group."""
+        """The groups of `next_to` that are safe to merge with x, related or not, and the place of the merged group."""
         found = ((y, self.place(x, y)) for y in self.next_to(x))
         return {y: place for y, place in found if place is not None}
 
@@ -119,7 +119,7 @@ class Contraction:
             return None
         if at[x] > at[y]:
             x, y = y, x
-        # a hub keeps its place, and its neighbours are looked at only where those of the other group do not decide
+        # a hub keeps its place; check its neighbours only if those of the other group do not decide
         if len(self.before[y]) <= len(self.after[x]) and all(at[z] <= at[x] for z in self.before[y]):
             return at[x]
         if all(at[z] >= at[y] for z in self.after[x]):
@@ -127,7 +127,7 @@ class Contraction:
         return at[x] if all(at[z] <= at[x] for z in self.before[y]) else None
 
     def merge(self, x: int, y: int, place: int) -> int:
-        """Merge two groups; the one with fewer neighbours goes into the other. Returns the one that is kept."""
+        """Merge the group with fewer neighbours into the other one. Returns the remaining group."""
         free = self.at[x] if place == self.at[y] else self.at[y]
         earlier, later = self.earlier[free], self.later[free]
         if earlier >= 0:

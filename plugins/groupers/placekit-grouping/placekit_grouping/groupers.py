@@ -1,4 +1,4 @@
-"""The groupers: each says which forward operations belong together; their common parts are in the other modules."""
+"""The groupers. Each decides which forward operations belong together."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from placekit_grouping.contraction import Contraction
 
 
 class NoGrouper(Grouper):
-    """The finest grouping: operations on their own, except co-located ones.
+    """The finest grouping: one group per operation or co-location set.
 
-    `acyclic` is False because co-located operations may have others between them.
+    `acyclic` is False because other operations may lie between co-located ones.
     """
 
     name = "none"
@@ -41,13 +41,13 @@ class NoGrouper(Grouper):
 
 
 class _ForwardGrouper(Grouper):
-    """Groups of forward operations, which gradients, parameters and updates follow."""
+    """Groups forward operations; gradients, parameters and updates follow them."""
 
     def group(self, graph: Graph, rng: Generator) -> Grouping:
         """The groups; `rng` is not used."""
         units = Units.build(graph)
         label = np.full(units.count, FREE, np.int64)
-        # device types are part of the label: a group that held a CPU operation would have to run on CPUs as a whole
+        # device types are part of the label: otherwise one CPU operation would force its whole group onto CPUs
         kinds, types = np.unique(units.types, return_inverse=True)
         key = (self.label(units) * max(len(kinds), 1) + types.reshape(-1))[units.forward]
         label[units.forward] = np.unique(key, return_inverse=True)[1]
@@ -60,17 +60,17 @@ class _ForwardGrouper(Grouper):
 
     @abstractmethod
     def label(self, units: Units) -> Ints:
-        """[u] units with the same label belong together; only labels of units with forward operations count."""
+        """[u] a label per unit: forward units with the same label belong together."""
 
     def contract(self, groups: Contraction) -> None:
-        """Merge groups, before the small ones are merged; most groupers are done with their labels."""
+        """Merge groups, before small ones are merged; by default, none."""
 
     @abstractmethod
     def describe(self, units: Units) -> Sequence[str]:
-        """[n] name of a group by its costliest operation."""
+        """[n] the name of a group whose most expensive operation is this one."""
 
     def _names(self, units: Units, fine: Ints, merged: Ints) -> tuple[str, ...]:
-        """Name of each group: that of its costliest part, and how many other parts joined it."""
+        """The name of each group: the name of its most expensive part, and how many other parts joined it."""
         fine_of, merged_of = fine[units.of], merged[units.of]
         cost = np.bincount(fine_of, nominal_s(units.graph))
         text = [""] * len(cost)
@@ -92,18 +92,18 @@ class _ForwardGrouper(Grouper):
 
 
 class ColocationGrouper(_ForwardGrouper):
-    """Mirhoseini et al. 2017, §3.3: an operation whose output only one other consumes is co-located with it.
+    """Mirhoseini et al. 2017, §3.3: an operation whose output has only one consumer is co-located with it.
 
-    Consumers are counted between forward operations, and a group holds all that is joined by such pairs. (Counted between
-    groups after every merge, as the paper's text can be read, any network that ends in one loss collapses into one group:
-    the last group but one always has the last as its only consumer.)
+    Consumers are counted between forward operations, and a group holds all operations that such pairs connect. The paper can
+    also be read as counting between groups after every merge. Then any network that ends in one loss would collapse into one
+    group, because the last group is always the only consumer of the one before it.
     """
 
     name = "colocation"
     options_class = ColocationOptions
 
     def label(self, units: Units) -> Ints:
-        """Sets that single consumers connect."""
+        """Sets of operations that single consumers connect."""
         graph = units.graph
         u, v = graph.op_edges
         keep = units.leading[u] & units.leading[v]
@@ -129,11 +129,11 @@ class ColocationGrouper(_ForwardGrouper):
 
 
 class ModuleGrouper(_ForwardGrouper):
-    """One group per call of a module, by the module path and call number that the importer gave every operation.
+    """One group per call of a module, by the module path and call number of every operation.
 
-    With `blocks`, one group per call of a module with a matching path. An operation without a module goes with the kernel
-    that it reads most bytes from (the last of equals: a residual sum goes with what is added), else with one that reads from
-    it; where none of them has a module, it is on its own.
+    With `blocks`, one group per call of a module with a matching path. An operation without a module joins the kernel from
+    which it reads most bytes (the last of equals, so that a residual sum joins the added branch), or else one of its readers.
+    If none of them has a module, it is a group of its own.
     """
 
     name = "module"
@@ -166,10 +166,10 @@ class ModuleGrouper(_ForwardGrouper):
 
 
 class _CoarseningGrouper(_ForwardGrouper):
-    """Groups by the shape of the graph alone: single operations to begin with, which `contract` merges."""
+    """Groups by the shape of the graph alone: starts with single operations, which `contract` merges."""
 
     def label(self, units: Units) -> Ints:
-        """Each unit on its own."""
+        """A label per unit."""
         return np.arange(units.count)
 
     def describe(self, units: Units) -> Sequence[str]:
@@ -178,9 +178,9 @@ class _CoarseningGrouper(_ForwardGrouper):
 
 
 class ChainsGrouper(_CoarseningGrouper):
-    """Linear chains of forward operations, contracted: each the only consumer of the one before and fed by it alone.
+    """Contracts linear chains of forward operations, each the only consumer of the one before and without other inputs.
 
-    Where no kernels are co-located, the groups are those of `colocation` with `keep_branches`.
+    If no kernels are co-located, the groups are the same as with `colocation` and `keep_branches`.
     """
 
     name = "chains"
@@ -192,22 +192,22 @@ class ChainsGrouper(_CoarseningGrouper):
 
 
 class HeavyEdgeGrouper(_CoarseningGrouper):
-    """Heavy edges, contracted one by one: groups that exchange most bytes are merged first, if the result is small enough."""
+    """Contracts heavy edges one by one: merges the groups that exchange most bytes first, if the result is small enough."""
 
     name = "heavy_edge"
     options_class = MergingOptions
 
     def contract(self, groups: Contraction) -> None:
-        """Merge along the heaviest edge that is left."""
+        """Merge along the heaviest remaining edge."""
         contract_heavy_edges(groups, self.options.max_groups)
 
 
 class MetisGrouper(_CoarseningGrouper):
-    """The coarsening of METIS to k groups: heavy-edge matchings (Karypis & Kumar 1998, §3.1), which are merged level by level.
+    """The coarsening of METIS to k groups, by heavy-edge matching level by level (Karypis & Kumar 1998, §3.1).
 
-    As in Herrmann et al. 2019 ("Multilevel Algorithms for Acyclic Partitioning of Directed Acyclic Graphs", §4.1) only pairs
+    As in Herrmann et al. 2019 ("Multilevel Algorithms for Acyclic Partitioning of Directed Acyclic Graphs", §4.1), only pairs
     that close no cycle are matched. There is no partition and no refinement: the k vertices of the coarsest graph are the
-    groups, and the policy decides where they go.
+    groups, and the policy places them.
     """
 
     name = "metis"

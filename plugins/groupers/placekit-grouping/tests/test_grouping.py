@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_grouping.groupers import (
     ChainsGrouper,
@@ -14,7 +12,6 @@ from placekit_grouping.groupers import (
     HeavyEdgeGrouper,
     MetisGrouper,
     ModuleGrouper,
-    NoGrouper,
 )
 from placekit_layers.units import Units
 from placekit_testing.strategies import random_step
@@ -170,16 +167,6 @@ def test_interleaved_modules_are_split() -> None:
     assert grouping.names == ("m", "n", "m (2)", "n (2)")
 
 
-def test_co_located_operations_take_in_what_is_between_them() -> None:
-    b = GraphBuilder("around")
-    (x,) = b.add("before", outputs=[1], colocate=0, module="a")
-    (y,) = b.add("between", inputs=[x], outputs=[1], module="b")
-    b.add("after", inputs=[y], colocate=0, module="c")
-    graph = b.build()
-    assert ModuleGrouper().group(graph, RNG).count == 1
-    assert NoGrouper().group(graph, RNG).count == 2  # the finest grouping promises no order
-
-
 def test_cpu_operations_stay_apart() -> None:
     b = GraphBuilder("embedding")
     w = b.source("w", 9, colocate=0)
@@ -192,19 +179,6 @@ def test_cpu_operations_stay_apart() -> None:
         assert members(graph, grouper.group(graph, RNG)) == [{"w", "lookup"}, {"dense"}, {"g_lookup"}]
 
 
-def test_counters_follow_their_module() -> None:
-    """A kernel that only renews a buffer is no group of its own."""
-    b = GraphBuilder("norm")
-    count = b.source("batches", 8, op_type="buffer", colocate=0)
-    (x,) = b.add("conv", outputs=[1], module="conv")
-    b.add("norm", inputs=[x], outputs=[1], module="bn")
-    b.add("add", inputs=[count], module="bn", colocate=0)
-    b.output(3, 8, storage=count)
-    grouping = ColocationGrouper(keep_branches=True).group(b.build(), RNG)
-    assert grouping.count == 1
-    assert ModuleGrouper().group(b.build(), RNG).names == ("bn", "conv")
-
-
 def test_merging_by_hand() -> None:
     """The cheapest group joins the neighbour with most bytes: `small` exchanges 90 with `right`, 10 with `left`."""
     b = GraphBuilder("line")
@@ -215,65 +189,3 @@ def test_merging_by_hand() -> None:
     assert grouping.group_of.tolist() == [0, 1, 1]
     assert grouping.names == ("left", "right +1")
     assert ModuleGrouper(max_groups=1).group(b.build(), RNG).count == 1
-
-
-def test_merging_avoids_cycles() -> None:
-    """a -> b -> c and a -> c: `a` exchanges most with `c`, but `b` is between them."""
-    b = GraphBuilder("triangle")
-    x, y = b.add("a", outputs=[90, 1], flops=1, module="a")
-    (z,) = b.add("b", inputs=[y], outputs=[1], flops=1e14, module="b")
-    b.add("c", inputs=[x, z], flops=1e14, module="c")
-    grouping = ModuleGrouper(max_groups=2).group(b.build(), RNG)
-    assert grouping.group_of.tolist() == [0, 0, 1]
-
-
-def test_merging_without_connections() -> None:
-    b = GraphBuilder("apart")
-    for i in range(40):
-        b.add(f"op{i}", flops=float(i) * 1e9, module=f"m{i}", allowed="cpu" if i % 4 == 0 else "")
-    for limit in (20, 7, 2):
-        grouping = ModuleGrouper(max_groups=limit).group(b.build(), RNG)
-        assert grouping.count == limit
-    assert ModuleGrouper(max_groups=1).group(b.build(), RNG).count == 2  # the CPU's and the others
-
-
-def test_leaves_of_other_types_than_their_hub() -> None:
-    """The hub is the only neighbour of the CPU's leaves: they are merged with each other, which nothing orders."""
-    graphs = [star(hubs, inward) for hubs in (1, 2) for inward in (False, True)]
-    for grouper, graph in product(
-        (ModuleGrouper, ColocationGrouper, ChainsGrouper, HeavyEdgeGrouper, MetisGrouper), graphs
-    ):
-        for limit in (20, 4, 2):
-            grouping = grouper(max_groups=limit).group(graph, RNG).check(graph)
-            assert grouping.count == limit
-            assert not has_cycle(graph, grouping)
-        assert grouper(max_groups=1).group(graph, RNG).count == 2
-
-
-def star(hubs: int, inward: bool) -> Graph:
-    """40 leaves, every second one for CPUs only, that read from all hubs, or that all hubs read from."""
-    b, made = GraphBuilder("star"), list[int]()
-    for i in range(hubs) if not inward else ():
-        made += b.add(f"hub{i}", outputs=[8], flops=1e9, module=f"hub{i}")
-    tensors = [
-        b.add(f"leaf{i}", inputs=made, outputs=[8], flops=1e9, module=f"leaf{i}", allowed="cpu" if i % 2 else "")[0]
-        for i in range(40)
-    ]
-    for i in range(hubs) if inward else ():
-        b.add(f"hub{i}", inputs=tensors, flops=1e9, module=f"hub{i}")
-    return b.build()
-
-
-@pytest.mark.slow
-def test_large_graphs() -> None:
-    rng = np.random.default_rng(1)
-    b = GraphBuilder("large")
-    tensors: list[int] = []
-    for i in range(20_000):
-        reads = {tensors[-1 - int(k)] for k in rng.integers(0, min(len(tensors), 40), 2)} if tensors else ()
-        tensors += b.add(f"op{i}", inputs=reads, outputs=[1], module=f"m{i // 2}", flops=float(rng.integers(1, 10**9)))
-    graph = b.build()
-    grouping = ModuleGrouper(max_groups=100).group(graph, rng)
-    assert grouping.count == 100
-    assert not has_cycle(graph, grouping)
-    assert not (np.bincount(grouping.group_of) == 0).any()

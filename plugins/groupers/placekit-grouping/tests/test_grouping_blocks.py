@@ -102,13 +102,6 @@ def run(workload: str, grouper: str = "manual") -> tuple[Graph, Grouping]:
     return graph, config.build("grouper").group(graph, RNG)
 
 
-def gradient_sums(graph: Graph, grouping: Grouping) -> Counter[str]:
-    """Number of sums of gradients, which belong to no single forward operation, by the name of their group."""
-    own = (graph.phase == 1) & (np.asarray(graph.columns["forward_of"]) < 0)
-    sums = [v for v in np.flatnonzero(own).tolist() if graph.op_type[v] == "aten.add"]
-    return Counter(grouping.name(int(grouping.group_of[v])) for v in sums)
-
-
 def kinds(grouping: Grouping) -> Counter[str]:
     """Number of groups by name, without the numbers of calls."""
     return Counter(name.partition("@")[0] for name in grouping.names)
@@ -129,12 +122,6 @@ class TestPreset:
         forward, backward = (set(grouping.group_of[graph.kernel & (graph.phase == p)].tolist()) for p in (0, 1))
         assert forward == backward == set(range(16))
 
-    def test_gradient_sums_of_rnnlm_are_spread_over_the_steps(self) -> None:
-        """The last of the 4 steps has the first term of each sum, every other adds one for each tensor that it reads."""
-        steps = {"cells.0": 3, "cells.1": 4, "embedding": 1, "softmax": 3}
-        expected = {f"{name}@{k}" if k else name: count for name, count in steps.items() for k in range(3)}
-        assert gradient_sums(*run("rnnlm_small")) == expected
-
     @pytest.mark.slow
     def test_inception(self) -> None:
         """Each branch, the concatenation after them, and those that the branches of Mixed_7b and Mixed_7c fork into."""
@@ -152,17 +139,3 @@ class TestPreset:
         for workload, count, paper in [("rnnlm", 160, 188), ("nmt", 321, 280), ("inception_v3", 76, 83)]:
             assert run(workload)[1].count == count
             assert abs(count - paper) <= 0.15 * paper
-
-    def test_gpt(self) -> None:
-        graph, grouping = run("gpt_small")
-        assert {n for n in grouping.names if n.startswith("h.")} == {"h.0", "h.1"}
-        # where the two residual connections of a block branch off; one for the embedding, which is also the head
-        assert gradient_sums(graph, grouping) == {"h.0": 2, "h.1": 2, "wte": 1}
-
-    def test_without_modules(self) -> None:
-        """In a graph without modules, the patterns match nothing: every operation is on its own."""
-        config = assembled(["importer=mlp", "grouper=manual"], installed())
-        b = GraphBuilder("numbers")
-        (x,) = b.add("first", op_type="matmul", outputs=[4])
-        b.add("second", op_type="matmul", inputs=[x])
-        assert config.build("grouper").group(b.build(), RNG).names == ("first", "second")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import combinations, pairwise, permutations
+from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from placekit_grouping import coarsening
-from placekit_grouping.coarsening import contract_heavy_edges, match_by_levels, merge_small
 from placekit_grouping.contraction import Contraction
-from placekit_grouping.groupers import ChainsGrouper, ColocationGrouper, HeavyEdgeGrouper, MetisGrouper
-from placekit_layers.following import follow
+from placekit_grouping.groupers import ChainsGrouper, HeavyEdgeGrouper, MetisGrouper
 from placekit_layers.repeated import nominal_s
-from placekit_layers.units import Ints, Units
-from placekit_testing.strategies import random_step
+from placekit_layers.units import Units
 
-from placekit_core import Graph, GraphBuilder, Grouper, Grouping, strongly_connected
+from placekit_core import Graph, GraphBuilder, Grouper
 
 RNG = np.random.default_rng(0)
 
@@ -68,32 +65,6 @@ def test_chains_by_hand() -> None:
     assert groups(DIAMOND, ChainsGrouper()) == ["ab", "c", "d", "efg"]
 
 
-def test_gradients_follow_their_chain() -> None:
-    b = GraphBuilder("step")
-    w = b.source("w", 9, colocate=0)
-    (x,) = b.add("f1", inputs=[w], outputs=[1])
-    (y,) = b.add("f2", inputs=[x], outputs=[1])
-    (g,) = b.add("g2", inputs=[y, x], outputs=[1], phase="backward")
-    (g,) = b.add("g1", inputs=[g], outputs=[9], phase="backward")
-    b.add("update", inputs=[w, g], phase="update", colocate=0)
-    b.columns["forward_of"] = np.asarray([-1, -1, -1, 2, 1, -1], np.int32)
-    assert ChainsGrouper().group(b.build(), RNG).count == 1
-
-
-@given(st.integers(0, 2**32), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_chains_are_those_of_colocation_that_keeps_branches(seed: int, n: int) -> None:
-    """Where no kernels of the forward phase are co-located; what follows them may follow another of equals."""
-    graph = random_step(np.random.default_rng(seed), n)
-    graph = graph.replace(colocate=np.where(graph.kernel & (graph.phase == 0), -1, graph.colocate).astype(np.int32))
-    leading = Units.build(graph).leading
-    chains, branches = (
-        Grouping.of(grouper.group(graph, RNG).group_of[leading]).group_of.tolist()
-        for grouper in (ChainsGrouper(), ColocationGrouper(keep_branches=True))
-    )
-    assert chains == branches
-
-
 @pytest.fixture
 def of_any_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups that heavy edges make may cost as much as the whole graph."""
@@ -122,14 +93,6 @@ def test_the_heaviest_edge_waits_until_it_is_safe() -> None:
 
 
 @pytest.mark.usefixtures("of_any_cost")
-def test_what_was_not_safe_has_another_turn() -> None:
-    """a -> f is not known to be safe before e, the first that a feeds, has joined a, and c has joined f."""
-    graph = drawn([("a", "e", 4), ("a", "f", 5), ("b", "d", 2), ("b", "f", 3), ("c", "f", 1)])
-    assert groups(graph, HeavyEdgeGrouper(max_groups=3)) == ["ae", "bd", "cf"]
-    assert groups(graph, HeavyEdgeGrouper(max_groups=2)) == ["acef", "bd"]
-
-
-@pytest.mark.usefixtures("of_any_cost")
 def test_matching_merges_pairs_level_by_level() -> None:
     """Edges of 9, 8, 7 bytes in a line: greedy makes one group of four; on a level each is matched once."""
     graph = drawn(
@@ -137,13 +100,6 @@ def test_matching_merges_pairs_level_by_level() -> None:
     )
     assert groups(graph, HeavyEdgeGrouper(max_groups=5)) == ["abcd", "e", "f", "g", "h"]
     assert groups(graph, MetisGrouper(max_groups=4)) == ["ab", "cd", "ef", "gh"]
-
-
-def test_metis_gives_k_groups_of_similar_cost() -> None:
-    for n, width, k in ((600, 5, 2), (600, 60, 7), (900, 300, 40), (600, 5, 150)):
-        found = shares(layered(n, width), MetisGrouper(max_groups=k))
-        assert len(found) == k
-        assert found.max() <= 1.5 / k
 
 
 @given(st.integers(0, 2**32), st.integers(2, 120), st.integers(1, 30))
@@ -154,59 +110,6 @@ def test_metis_never_exceeds_two_averages(seed: int, n: int, k: int) -> None:
     found, single = shares(graph, MetisGrouper(max_groups=k)), nominal_s(graph)
     assert len(found) == min(k, n)
     assert found.max() <= max(2 / k, single.max() / single.sum()) + 1e-12
-
-
-def test_three_groups_too_many_are_merged_in_pairs() -> None:
-    """13 equal operations in 10 groups: no pair is under 1.5 averages, and none of three is wanted."""
-    names = "abcdefghijklm"
-    graph = drawn((u, v, 100 - i) for i, (u, v) in enumerate(pairwise(names)))
-    assert sorted(map(len, groups(graph, MetisGrouper(max_groups=10)))) == [1] * 7 + [2] * 3
-
-
-def test_leaves_of_a_hub_are_matched_with_each_other() -> None:
-    """A hub takes one leaf per level, and soon none: without matching in the order a thousand leaves would be left."""
-    b = GraphBuilder("star")
-    (hub,) = b.add("hub", outputs=[8], flops=1e9)
-    for i in range(1000):
-        b.add(f"leaf{i}", inputs=[hub], outputs=[8], flops=1e9)
-    found = shares(b.build(), MetisGrouper(max_groups=20))
-    assert len(found) == 20
-    assert found.max() <= 1.5 / 20
-
-
-def in_cycle(units: Units, group: Ints) -> bool:
-    """Whether the forward phase has a cycle among groups [u]."""
-    groups = int(group.max(initial=-1)) + 1
-    a, b = group[units.source], group[units.target]
-    key = np.unique(a[a != b] * groups + b[a != b])
-    return int(strongly_connected(groups, key // max(groups, 1), key % max(groups, 1)).max(initial=-1)) + 1 < groups
-
-
-@given(st.integers(0, 2**32), st.integers(1, 40))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.usefixtures("of_any_cost")
-def test_what_a_contraction_keeps_is_what_is_there(seed: int, n: int) -> None:
-    """After merging, its costs, order, neighbours and bytes are those of its groups, built anew."""
-    units = Units.build(random_step(np.random.default_rng(seed), n))
-    single = np.where(units.forward, np.cumsum(units.forward) - 1, -1)
-    fine = follow(units, single)
-    for contract in (contract_heavy_edges, match_by_levels):
-        merged = Contraction(units, fine)
-        contract(merged, 3)
-        result = merged.result()
-        assert not in_cycle(units, result)
-        alive = list(merged.groups())
-        assert merged.left == len(alive)
-        assert sorted(set(result.tolist())) == alive
-        anew = Contraction(units, np.searchsorted(alive, result))
-        place = [merged.at[x] for x in alive]
-        assert len(set(place)) == len(place)
-        for i, x in enumerate(alive):
-            assert merged.cost[x] == pytest.approx(anew.cost[i])
-            assert {alive.index(y) for y in merged.after[x]} == anew.after[i]
-            assert {alive.index(y) for y in merged.before[x]} == anew.before[i]
-            assert all(merged.at[x] < merged.at[y] for y in merged.after[x])
-            assert {alive.index(y) for y in merged.bytes[x]} == set(anew.bytes[i])
 
 
 def typed(seed: int, n: int) -> Graph:
@@ -281,33 +184,3 @@ def test_which_merges_are_safe(seed: int, n: int) -> None:
         if not choices:
             break
         groups.merge(*choices[int(rng.integers(len(choices)))])
-
-
-@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6))
-@settings(max_examples=300, deadline=None)
-def test_no_more_groups_are_left_than_the_rule_forces(seed: int, n: int, limit: int) -> None:
-    groups = contraction(typed(seed, n))
-    merge_small(groups, limit)
-    cheap = [x for x in groups.groups() if groups.left > limit]
-    assert not any(meets_rule(groups, x, y) for x, y in combinations(cheap, 2))
-
-
-@pytest.mark.parametrize(
-    ("types", "edges", "merged"),
-    [
-        # a waits for d, the next of its types, until the place of b, which reads from a, goes to e
-        ("cpu any gpu cpu any", ["ab", "cd", "de"], ["ad", "be", "c"]),
-        # e waits for b until the place of d, which e reads from, goes to a
-        ("any cpu gpu any cpu", ["ab", "bc", "de"], ["ad", "be", "c"]),
-    ],
-)
-def test_what_is_stuck_waits_until_a_merge_frees_it(types: str, edges: list[str], merged: list[str]) -> None:
-    """The two cheapest groups, for CPUs, are unrelated; in the order from a to e that is not known at first."""
-    flops, b, tensor = {"cpu": 1e9, "any": 1e10, "gpu": 1e11}, GraphBuilder("freed"), dict[str, int]()
-    for name, kind in zip("abcde", types.split(), strict=True):
-        reads = [tensor[u] for u, v in edges if v == name]
-        allowed = kind.replace("any", "")
-        (tensor[name],) = b.add(name, inputs=reads, outputs=[8], allowed=allowed, flops=flops[kind])
-    graph = b.build()
-    assert np.take(contraction(graph).at, Units.build(graph).of).tolist() == [0, 1, 2, 3, 4]
-    assert groups(graph, HeavyEdgeGrouper(max_groups=3)) == merged

@@ -25,40 +25,30 @@ class TestNone(GrouperContract):
 
 
 class TestColocation(GrouperContract):
-    limit_option = "max_groups"
-
     @pytest.fixture
     def make(self) -> Make:
         return ColocationGrouper
 
 
 class TestModuleWithBlocks(GrouperContract):
-    limit_option = "max_groups"
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(ModuleGrouper, blocks=["a", "c.*", "m1*"])
 
 
 class TestChains(GrouperContract):
-    limit_option = "max_groups"
-
     @pytest.fixture
     def make(self) -> Make:
         return ChainsGrouper
 
 
 class TestHeavyEdge(GrouperContract):
-    limit_option = "max_groups"
-
     @pytest.fixture
     def make(self) -> Make:
         return HeavyEdgeGrouper
 
 
 class TestMetis(GrouperContract):
-    limit_option = "max_groups"
-
     @pytest.fixture
     def make(self) -> Make:
         return MetisGrouper

@@ -40,14 +40,14 @@ def test_layers_are_groups() -> None:
     grouping = grouped(decoder(8))
     names = [grouping.name(i) for i in range(grouping.count)]
     assert sorted(names) == ["embed", "head", *(f"model.layers.{i}" for i in range(8))]
-    assert grouping.note.startswith("grouper auto: each of the 8 layers in model.layers is placed whole")
-    assert grouping.note.endswith("; grouper=none may find faster placements that split layers")
+    assert grouping.note.startswith("layers are placed whole: the 8 layers in model.layers do")
+    assert grouping.note.endswith("takes longer to search")
 
 
 def test_other_graphs_are_placed_one_by_one() -> None:
     for graph, why in (
-        (decoder(5), "no lists of at least 6 alike layers"),
-        (decoder(8, width=4), "can run 3."),
+        (decoder(5), "no long run of similar layers"),
+        (decoder(8, width=4), "on average 3."),
         (decoder(8, calls=3), "more than once"),
     ):
         grouping = grouped(graph)
@@ -91,4 +91,4 @@ def test_weights_of_a_training_step_stay_free() -> None:
     assert all(group[f"w{i}"] == group[f"u{i}"] for i in range(120))
     assert len({group[f"{kind}{i}"] for kind in "gw" for i in range(120)}) == 240
     assert group["slope of embed"] != group["embed"], "what is in no layer is placed one by one"
-    assert "gradients of weights and updates are placed one by one; grouper=none" in grouping.note
+    assert "gradients of weights and updates are placed one by one. grouper=none" in grouping.note

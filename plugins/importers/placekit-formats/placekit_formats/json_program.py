@@ -38,7 +38,7 @@ from placekit_formats import JsonOptions
 from placekit_formats.reading import MAX_BYTES, MAX_TOTAL, mistake, naming, read_file
 
 FORMAT, VERSION = "placekit-program", 1
-MAX_VALUES, MAX_PART_VALUES = 4_000_000, 50_000
+MAX_PART_VALUES = 50_000
 """Limits on the values in a file, and in the machine or one operation of a file."""
 MAX_MEMBERS = 100  # limit on the members at the top level; the format has seven
 
@@ -158,7 +158,7 @@ class JsonImporter(Importer):
 
 def _parsed(content: bytes) -> Any:
     """The data of a file, limited so that the models cannot find millions of mistakes. Raises ValueError."""
-    data = parse_json(content, MAX_VALUES)
+    data = parse_json(content)
     if isinstance(data, dict):
         if len(data) > MAX_MEMBERS:
             raise ValueError(f"it has {len(data):,} members")

@@ -16,8 +16,6 @@ from placekit_core import save_graph
 
 
 class TestFile(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self, tmp_path: Path) -> Make:
         path = save_graph(random_step(np.random.default_rng(0), 20), tmp_path / "step.graph.npz")

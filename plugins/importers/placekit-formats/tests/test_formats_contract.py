@@ -17,32 +17,24 @@ SAMPLES = Path(__file__).with_name("samples")
 
 
 class TestJson(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(JsonImporter, path=str(SAMPLES / "pair.json"))
 
 
 class TestDoppler(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(DopplerImporter, path=str(SAMPLES / "triangle.txt"))
 
 
 class TestMsr(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(MsrImporter, path=str(SAMPLES / "training.json"))
 
 
 class TestPipeDream(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(PipeDreamImporter, path=str(SAMPLES / "tower.txt"))

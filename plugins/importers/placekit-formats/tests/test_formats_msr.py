@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_formats.msr import MsrImporter, placed_devices, placed_text, write_placed
-from placekit_testing.small import chain
+from placekit_testing.fakes import chain_graph
 from placekit_testing.strategies import machine
 
 from placekit_core import ImporterError, Labels, Problem, Program, roofline, validate_graph
@@ -117,7 +117,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
 
 
 def test_programs_of_other_importers(tmp_path: Path) -> None:
-    graph, cluster = chain(4), machine(("gpu", "cpu"), devices=2)
+    graph, cluster = chain_graph(4), machine(("gpu", "cpu"), devices=2)
     program = Program(graph, roofline(graph, cluster), cluster)
     MsrImporter.write(program, tmp_path / "chain.msr.json")
     again = load(tmp_path / "chain.msr.json")
@@ -134,7 +134,7 @@ def test_programs_of_other_importers(tmp_path: Path) -> None:
 
 
 def test_programs_that_the_format_cannot_hold(tmp_path: Path) -> None:
-    graph, cluster = chain(4), machine(("gpu",), devices=2)
+    graph, cluster = chain_graph(4), machine(("gpu",), devices=2)
     costs = roofline(graph, cluster)
     path = tmp_path / "x.msr.json"
     two = machine(("gpu", "slow"))

@@ -59,7 +59,7 @@ class ModelImporter(Importer):
 
 def split(model: str) -> tuple[str, str]:
     """The prefix of a name and the rest; `file` for FILE.py:FACTORY. Raises ImporterError that says what exists."""
-    known = ", ".join([*(f"{p}:NAME" for p in SOURCES), "FILE.py:FACTORY", "FILE.pt2", "FILE.onnx"])
+    known = ", ".join([*(f"{p}:NAME" for p in SOURCES), "FILE.py:FACTORY", "FILE.onnx"])
     if not model:
         raise ImporterError("no model is named", f"give model=NAME: {known}")
     if re.search(r"\.py:[\w.]+$", model):
@@ -80,7 +80,7 @@ def split(model: str) -> tuple[str, str]:
     if model.endswith(".py"):
         raise ImporterError(f"model={model!r} names a file and no function of it", f"give model={model}:FUNCTION")
     if model.endswith((".pt", ".pth", ".safetensors", ".gguf")):
-        hint = "give FILE.py:FUNCTION, a function that loads it, or save it with torch.export.save as FILE.pt2"
+        hint = "give FILE.py:FUNCTION, a function that builds the module"
         raise ImporterError(f"model={model!r} is a file of weights, which holds no graph", hint)
     guess = next((f"did you mean hf:{n}? " for n in shipped() if model.lower() in n.lower()), "")
     raise ImporterError(f"model={model!r} does not say where the model comes from", f"{guess}a model is {known}")

@@ -46,7 +46,7 @@ def test_unknown_prefixes() -> None:
         "Qwen3-8B": "does not say where the model comes from\n  did you mean hf:Qwen/Qwen3-8B",
         "my.py": "names a file and no function of it\n  give model=my.py:FUNCTION",
         "w.pt": "is a file of weights, which holds no graph\n  give FILE.py:FUNCTION",
-        "x": "FILE.py:FACTORY, FILE.pt2, FILE.onnx",
+        "x": "FILE.py:FACTORY, FILE.onnx",
         "hf:a,hf:b": "is no single name\n  a sweep over several needs -m",
     }.items():
         with pytest.raises(ImporterError, match=message):

@@ -12,8 +12,6 @@ from placekit_testing.contract import Make
 
 
 class TestOnnx(ImporterContract):
-    reads_files, detects, executable = True, True, False
-
     @pytest.fixture
     def make(self, rich: bytes, tmp_path: Path) -> Make:
         path = tmp_path / "rich.onnx"

@@ -1,4 +1,4 @@
-"""Importers `torch` and `pt2`: a PyTorch module's training step, or inference, as one graph.
+"""Importer `torch`: a PyTorch module's training step, or inference, as one graph.
 
 From Python: `import_module` imports a module. Importing this package does not import torch; the function is loaded at its
 first use.
@@ -7,13 +7,11 @@ first use.
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from placekit_core import ImporterComponent, hookimpl
 from placekit_torch.options import TorchOptions
-from placekit_torch.pt2_options import Pt2Options
 from placekit_torch.step import Step as Step
 
 if TYPE_CHECKING:
@@ -28,18 +26,9 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"placekit_torch.{_HOME[name]}"), name)
 
 
-def is_pt2(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a zip whose first file is part of a program of torch.export.
-
-    Files of torch.save and torch.jit.save are claimed, too: the importer says what they are.
-    """
-    part = rb"PK\x03\x04.{26}([^/]{1,200}/)?(data/|models/|extra/|archive_|serialized_|data\.pkl|code/)"
-    return re.match(part, head, re.DOTALL) is not None
-
-
 @hookimpl
 def placekit_importers() -> list[ImporterComponent]:
-    """Importers `torch` and `pt2`."""
+    """Importer `torch`."""
     return [
         ImporterComponent(
             name="torch",
@@ -47,14 +36,6 @@ def placekit_importers() -> list[ImporterComponent]:
             config=TorchOptions,
             target="placekit_torch.importer:TorchImporter",
             objects=("torch.nn.modules.module.Module", "placekit_torch.step.Step"),
-        ),
-        ImporterComponent(
-            name="pt2",
-            summary="inference of a program of torch.export; its weights are not read, and nothing is unpickled",
-            config=Pt2Options,
-            target="placekit_torch.pt2:Pt2Importer",
-            files=(".pt2",),
-            detect=is_pt2,
         ),
     ]
 

@@ -1,7 +1,7 @@
 """Scaled-dot-product attention as one operation forward and one backward, as the fused kernels of GPUs and CPUs are.
 
-Inside `fused_attention()`, `torch.nn.functional.scaled_dot_product_attention` calls the operators of this file, whoever calls
-it. They read queries, keys, values and mask, and write the output and the logarithm of each row's sum (FlashAttention-2, Dao
+Inside `attention_as("fused")`, every call of `torch.nn.functional.scaled_dot_product_attention` runs the operators of this
+file. They read queries, keys, values and mask, and write the output and the logarithm of each row's sum (FlashAttention-2, Dao
 2023); no tensor of S x S exists. The backward operator reads these again. FLOPs follow `torch.utils.flop_counter`: the whole
 S x S also under a causal mask, two products forward and five backward.
 
@@ -173,7 +173,7 @@ def _has_cpu_kernel(
 
 
 def _kept(query: Tensor, key: Tensor, dropout: float, seed: Tensor) -> Tensor:
-    """[B, H, S, T] what dropout multiplies the weights by: 0 or 1 / (1 - dropout)."""
+    """[B, H, S, T] factors of dropout: 0 or 1 / (1 - dropout)."""
     generator = torch.Generator(query.device).manual_seed(int(seed))
     shape = (*query.shape[:3], key.shape[2])
     kept = torch.empty(shape, dtype=torch.float32, device=query.device).bernoulli_(1 - dropout, generator=generator)
@@ -325,7 +325,7 @@ def _called(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What `scaled_dot_product_attention` does inside `fused_attention()`."""
+    """Replaces `scaled_dot_product_attention` inside `attention_as("fused")`."""
     if not _is_fused(query, key, value, enable_gqa) or (attn_mask is not None and is_causal):
         out, _ = aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa

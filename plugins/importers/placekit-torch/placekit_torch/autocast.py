@@ -1,10 +1,10 @@
-"""Autocast while tracing: the casts of `torch.autocast("cuda")` on a machine without CUDA, and each weight's cast once.
+"""Autocast while tracing: applies CUDA's casts without CUDA, and casts each weight once.
 
-Everything is traced on CPU tensors, for which torch knows the CPU's policy only, and AOT tracing turns the cache of casts
-off. Inside `autocasting()`, code that names another device type than the CPU gets CUDA's policy (the lists below, as in
-ATen/autocast_mode.h; operators of AutocastCUDA that are in none run in float32). From then on `torch.autocast("cpu")` means
-the same device, because models pass on the device type of their tensors. Operators in low precision take the cast of a
-weight from a cache, which autocast empties at its end, as eager torch does.
+Everything is traced on CPU tensors, for which torch applies the CPU's policy, and AOT tracing disables the cache of casts.
+Inside `autocasting()`, code that enters autocast for another device type than the CPU gets CUDA's policy: the lists below,
+from ATen/autocast_mode.h, and float32 for all other operators of AutocastCUDA. After that, `torch.autocast("cpu")` means the
+same device, because models pass on the device type of their tensors. As in eager torch, operators in low precision take a
+weight's cast from a cache, which is emptied when autocast ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _has(op: Any, key: str) -> bool:
 
 @functools.cache
 def _operators() -> dict[Any, str]:
-    """CUDA's policy of each operator that has one on CUDA or on the CPU; `` for none."""
+    """CUDA's policy of each operator with an autocast kernel; empty if CUDA has none."""
     found = {}
     for schema in torch._C._jit_get_all_schemas():
         namespace, _, name = schema.name.partition("::")
@@ -59,7 +59,7 @@ def _operators() -> dict[Any, str]:
 
 
 class _Casts:
-    """The state of autocast: whose policy holds, and the casts of weights."""
+    """The state of autocast: the policy, and the casts of weights."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module, self.cuda = module, False
@@ -69,7 +69,7 @@ class _Casts:
         self.before: list[tuple[bool, torch.dtype]] = []
 
     def register(self, cuda: bool) -> None:
-        """Take the place of torch's kernels: for products on the CPU, and for all of CUDA's policy."""
+        """Replace torch's autocast kernels: those of products on the CPU or, with `cuda`, of CUDA's whole policy."""
         library = _torch.library.Library("aten", "IMPL")
         self.libraries.append(library)
         with warnings.catch_warnings():
@@ -80,7 +80,7 @@ class _Casts:
                     op._dispatch_cache.clear()
 
     def leave(self) -> None:
-        """Give torch its own kernels back."""
+        """Restore torch's kernels."""
         for library in self.libraries:
             library._destroy()
         for op in _operators() if self.libraries else ():
@@ -119,7 +119,7 @@ class _Casts:
         if context._enabled and context.device != "cpu" and not self.cuda:
             self.cuda = True
             self.register(cuda=True)
-        if not self.before:  # tracing replaces the parameters for each of its runs
+        if not self.before:  # tracing replaces the parameters in each of its runs
             self.weights = {id(p) for m in self.module.modules() for p in m._parameters.values()}
         self.before.append((_is_enabled("cpu"), _dtype("cpu")))
         torch.set_autocast_enabled("cpu", context._enabled)
@@ -154,7 +154,7 @@ def _with_dtype(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
 
 @contextlib.contextmanager
 def autocasting(module: torch.nn.Module) -> Iterator[None]:
-    """Inside, autocast in the code of `module`, whose parameters are the weights, is traced as on the device it names."""
+    """Trace autocast in the code of `module` as on the device that it names; the parameters are the weights."""
     casts = _Casts(module)
 
     def on_cpu(real: Callable[[str], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""One step as one functional fx graph: fake copies of the user's objects, the joint graph, the optimiser's update."""
+"""Captures a step as one functional fx graph: forward and backward pass, then the optimiser's updates."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ import torch
 
 from placekit_core import ImporterError
 from placekit_torch import experts
-from placekit_torch.accumulation import accumulate, micro_batches
-from placekit_torch.constructing import construct, converting
 from placekit_torch.factory import Builder, Given
+from placekit_torch.fake_parameters import construct, converting
 from placekit_torch.joint import ALIAS, TAG, Joint, outside_calls, own_name, with_value
+from placekit_torch.known_values import SPARSE, TraceMode
+from placekit_torch.nested_tensors import flat_inputs, plain_tensors, replaced, tensors_in
 from placekit_torch.operators import base_name
 from placekit_torch.optimizers import Optimizer, has_layout_of
 from placekit_torch.options import Kernels
 from placekit_torch.random_states import draw_again, kept_random_states
 from placekit_torch.step import Step, refuse_keywords
 from placekit_torch.tracing import explain, fake_mode, is_fake, like, quiet, trace_joint
-from placekit_torch.trees import flat_inputs, plain_tensors, replaced, tensors_in
-from placekit_torch.values import SPARSE, TraceMode
 
 Mode = Literal["train", "inference"]
 aten = torch.ops.aten
@@ -77,14 +76,13 @@ class Captured:
 
 
 class _Whole(torch.nn.Module):
-    """The module and its loss as one module of tensors only."""
+    """The module and its loss as one module that takes tensors only."""
 
     def __init__(self, step: Step, mode: Mode, name: str) -> None:
         super().__init__()
         self.module, self.mode, self.label = step.module, mode, name
         self.loss = step.loss if mode == "train" else None
         self.inputs = flat_inputs(step, mode)
-        self.parts = 1  # micro-batches, over which the loss is averaged
         self.low: torch.dtype | None = None  # type of autocast around module and loss
 
     def forward(self, *tensors: torch.Tensor) -> Any:
@@ -116,10 +114,10 @@ class _Whole(torch.nn.Module):
             )
         if not loss.requires_grad:
             raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
-        return loss if self.parts == 1 else loss / self.parts
+        return loss
 
     def _tensors(self, output: Any) -> Any:
-        """The tensors of an output, each once; None and other values are dropped. Raises ImporterError if there is none."""
+        """The distinct tensors of an output. Raises ImporterError if it has no tensors."""
         found = list({id(t): t for t in tensors_in(output)}.values())
         if not found:
             raise ImporterError(
@@ -128,7 +126,7 @@ class _Whole(torch.nn.Module):
         return found
 
     def _loss(self, output: Any, targets: tuple[Any, ...]) -> Any:
-        """The loss. Raises ImporterError if it fails for lack of targets."""
+        """The loss. Raises ImporterError if it fails because there are no targets."""
         assert self.loss is not None
         try:
             return self.loss(output, *targets)
@@ -148,13 +146,13 @@ class _Whole(torch.nn.Module):
 
 
 def own_loss(output: Any) -> Any:
-    """The loss in a module's output: its entry or attribute `loss`, if it has one that is a tensor; else the output itself."""
+    """The entry or attribute `loss` of an output if that is a tensor, else the output itself."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     return found if isinstance(found, torch.Tensor) else output
 
 
 def to_fake(step: Step, mode: TraceMode, name: str) -> Step:
-    """`step` with fake tensors. If a parameter is real, the module is copied, and stays as it is. Raises ImporterError."""
+    """`step` with fake tensors. A module with a real parameter is copied, not modified. Raises ImporterError."""
     lazy = [k for k, p in step.module.named_parameters() if torch.nn.parameter.is_lazy(p)]
     if lazy:
         raise ImporterError(f"parameter {lazy[0]!r} of {name} has no shape yet", "run the lazy module once on an input")
@@ -173,7 +171,7 @@ def to_fake(step: Step, mode: TraceMode, name: str) -> Step:
     if parameters and all(map(is_fake, parameters)):
         _replace(modules, known)
     else:
-        memo = dict(known)  # deepcopy takes these for already copied, so it copies the modules but not their tensors
+        memo = dict(known)  # deepcopy treats these as already copied: it copies modules, but not their tensors
         try:
             module, loss = copy.deepcopy((module, loss), memo)
         except Exception as e:
@@ -183,7 +181,7 @@ def to_fake(step: Step, mode: TraceMode, name: str) -> Step:
 
 
 def _replace(modules: list[torch.nn.Module], known: dict[int, Any]) -> None:
-    """Put fake tensors in the place of the modules' buffers and plain tensors."""
+    """Replace the modules' buffers and plain tensors by fake ones."""
     for part in {m: None for module in modules for m in module.modules()}:
         for tensors in (part._buffers, vars(part)):
             for key, value in tensors.items():
@@ -199,7 +197,7 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         torch.manual_seed(seed)
         step = to_fake(_built(builder, fake, chosen.tracer, name), fake, name)
         step.module.train(mode == "train")
-        for part, key, _, tensor in list(plain_tensors(step.module)):  # else they would be constants without a value
+        for part, key, _, tensor in list(plain_tensors(step.module)):  # otherwise constants without a value
             delattr(part, key)
             part.register_buffer(key, tensor.detach(), persistent=False)
         _warn_of_recurrent(step.module, name)
@@ -208,12 +206,8 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         if mode == "train" and step.optimizer is not None:
             update = Optimizer(step.optimizer, whole, fake, name, chosen.optimizer_kernels)
         whole.low = None if chosen.autocast == "none" else getattr(torch, chosen.autocast)
-        tensors, parts = whole.inputs.tensors, chosen.accumulate if mode == "train" else 1
-        if parts > 1:
-            tensors, whole.parts = micro_batches(tensors, parts, name), parts
-        joint = trace_joint(whole, tensors, fake, backward=mode == "train", paths=whole.paths(), name=name)
-        if parts > 1:
-            accumulate(joint, whole.inputs.tensors, parts)
+        tensors, paths = whole.inputs.tensors, whole.paths()
+        joint = trace_joint(whole, tensors, fake, backward=mode == "train", paths=paths, name=name)
         fake.forget(joint.graph)
         _warn_of_specialised(fake, name)
         if any(n.op == "call_function" and base_name(n.target) in experts.NAMES for n in joint.graph.nodes):
@@ -295,9 +289,9 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
 
 
 def _keep_caches(captured: Captured, joint: Joint, whole: _Whole) -> None:
-    """Keep what the step changes in objects among its inputs, such as caches; each step gets all other inputs anew.
+    """Keep the state of objects among the inputs, such as caches; all other inputs are new in each step.
 
-    A cache is changed in place (a `StaticCache`), or its successor is an output, made from it (a `DynamicCache`).
+    A step changes a cache in place (`StaticCache`), or returns a longer one computed from it (`DynamicCache`).
     """
     for i, node in joint.inputs.items():
         name = whole.inputs.names[i]
@@ -314,14 +308,14 @@ def _keep_caches(captured: Captured, joint: Joint, whole: _Whole) -> None:
 
 
 def _own_new_values(captured: Captured) -> None:
-    """Make every new value a kernel's output that replaces one source only; copy it if necessary."""
+    """Make every new value the output of a kernel, and of one source only, by copying where necessary."""
     graph, taken = captured.graph, set()
     old = {s.name: s.node for s in captured.sources}
     for source, node in list(captured.updates.items()):
         if node is old[source]:
             del captured.updates[source]
             continue
-        if node.target is aten.copy.default:  # the overwritten tensor does not matter
+        if node.target is aten.copy.default:  # the old content does not matter
             into, value = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node, node)
             if value is not node and has_layout_of(value, into):
                 node.target, node.args, node.kwargs = aten.clone.default, (value,), {}
@@ -337,7 +331,7 @@ def _own_new_values(captured: Captured) -> None:
 
 
 def _finish(captured: Captured) -> None:
-    """Remove dead code and assertions; check that nothing is mutated; count."""
+    """Remove dead code and assertions, check that no operator mutates its inputs, and count operations."""
     needed = {*captured.updates.values(), *captured.results.values()}
     for node in reversed(list(captured.graph.nodes)):
         if node.op != "call_function":

@@ -1,9 +1,9 @@
-"""Activation checkpointing: which operations recompute which, and what they wait for.
+"""Activation checkpointing: marks the operations that recompute others, and the gradients that they wait for.
 
-`torch.utils.checkpoint` keeps only the inputs of a region, and runs the region again once the backward pass needs a value
-from inside (Chen et al. 2016). Tracing hides this from graphs by default; `recorded()` lets it happen and marks the nodes.
-A graph alone would let the second run start right after the first, and keep its values as long. So its first operations
-also read the gradient whose arrival sets it off, and start when it is on their device.
+`torch.utils.checkpoint` keeps only the inputs of a region and runs the region again when the backward pass needs a value
+from inside (Chen et al. 2016). By default, tracing leaves the recomputation out; `recorded()` keeps it and marks the nodes.
+In a graph without further edges, the second run could start right after the first and keep its values for as long. So its
+first operations also read the gradient that triggers the recomputation.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 
 from placekit_torch.fusion import kernel_of
-from placekit_torch.joint import AFTER, NUMBERS, REGION, REPEATS
+from placekit_torch.joint import NUMBERS, REGION, REPEATS
 
 Node = torch.fx.Node
-_numbers, _regions = itertools.count(), itertools.count()  # never the same, because graphs may be joined
+_numbers, _regions = itertools.count(), itertools.count()  # global, because graphs may be joined
 
 
 def _graph() -> torch.fx.Graph | None:
-    """The graph being traced; None while only shapes are found."""
+    """The graph being traced; None while torch only finds shapes."""
     mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)
     return None if mode is None else mode.tracer.graph
 
@@ -45,10 +45,10 @@ def _last(graph: torch.fx.Graph | None) -> Node | None:
 
 @contextlib.contextmanager
 def recorded() -> Iterator[None]:
-    """Inside, checkpointed regions are recomputed by the traced backward pass, and their nodes are marked.
+    """Keep recomputation in the traced backward pass, and mark its nodes.
 
-    Re-entrant checkpoints become others, which run the same operations; without an input that requires a gradient, they
-    have none, as in torch.
+    Re-entrant checkpoints become non-re-entrant ones, which run the same operations. As in torch, they give no gradients if
+    no input requires one.
     """
     first: dict[int, Any] = {}  # hook -> the last node before it
     enter = torch.autograd.graph.saved_tensors_hooks.__enter__
@@ -73,7 +73,7 @@ def recorded() -> Iterator[None]:
             for node in _since(last):
                 node.meta[REGION] = region
                 found = next((i for i in range(place, len(before)) if before[i].target == node.target), None)
-                if found is not None:  # torch adds `detach`, which the first run does not have
+                if found is not None:  # torch adds `detach` nodes, which the first run lacks
                     node.meta[REPEATS], place = before[found].meta[NUMBERS][0], found + 1
         return leave(self, *error)
 
@@ -99,7 +99,7 @@ def recorded() -> Iterator[None]:
 
 
 def _reentrant(function: Any, preserve: bool, *args: Any) -> Any:
-    """What `checkpoint(..., use_reentrant=True)` does."""
+    """Replaces `checkpoint(..., use_reentrant=True)`."""
     if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
         with torch.no_grad():
             return function(*args)
@@ -122,14 +122,13 @@ def repeated(nodes: list[Node]) -> dict[Node, Node]:
 
 
 def gradients_awaited(graph: torch.fx.Graph) -> dict[Node, Node]:
-    """For each first operation of a recomputation, the gradient that sets it off; and what `AFTER` says of others.
+    """For each first operation of a recomputation, the gradient that triggers it.
 
-    It is the first one that an operation reads together with a recomputed value, or one that depends on them only.
+    It is the first gradient that an operation reads together with a recomputed value, or with a value derived from one.
     """
     kernels = [n for n in graph.nodes if n.op == "call_function" and kernel_of(n) is n]
-    home = {number: n for n in kernels for number in n.meta.get(NUMBERS, ())}
     regions = dict.fromkeys(n.meta[REGION] for n in kernels if REGION in n.meta)
-    found = {n: _result(home[n.meta[AFTER]]) for n in kernels if AFTER in n.meta}
+    found: dict[Node, Node] = {}
     for region in regions:
         members = {n for n in kernels if n.meta.get(REGION) == region}
         first = [n for n in members if not any(kernel_of(i) in members for i in n.all_input_nodes)]
@@ -137,11 +136,6 @@ def gradients_awaited(graph: torch.fx.Graph) -> dict[Node, Node]:
         if gradient is not None:
             found.update(dict.fromkeys(first, gradient))
     return found
-
-
-def _result(kernel: Node) -> Node:
-    """A tensor that a kernel makes."""
-    return kernel if isinstance(kernel.meta["val"], torch.Tensor) else next(iter(kernel.users))
 
 
 def _gradient(kernels: list[Node], members: set[Node]) -> Node | None:

@@ -1,4 +1,4 @@
-"""Runs of kernels as generated Python functions: a line per kernel, views made again from their base, dead values dropped."""
+"""Generates Python functions that run kernels: a line per kernel, views recomputed from their base, dead values deleted."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Code:
-    """How the tensors of a graph are computed. Nodes have numbers of their own; tensors have the graph's numbers.
+    """How the tensors of a graph are computed. Node numbers are local; tensor numbers are the graph's.
 
     Attributes:
         calls: call of each kernel and each view.
-        tensor_of: the tensor of each node; a view that is folded into its base has none.
+        tensor_of: the tensor of each node; views that are folded into their base are missing.
         kernel: node of each kernel operation.
-        outputs: for each kernel operation, its own tensors (no views) and the position of each in the result (None: the tensor
-            is the result).
-        views: for each view tensor, its base, which is no view itself.
-        view_node: node that makes a view tensor.
-        seeds: for an operation that draws the same random numbers as another one, that other one.
+        outputs: for each kernel operation, its tensors without views, each with its position in the result (None: the result
+            itself).
+        views: for each view tensor, its base, which is not a view.
+        view_node: node that computes a view tensor.
+        seeds: for an operation that draws the same random numbers as another operation, the other operation.
         strides: for each new value, the strides of the source that it replaces; in-place updates would keep them.
     """
 
@@ -57,7 +57,7 @@ class Code:
 
 
 def operation_seed(step: int, op: int) -> int:
-    """Seed for an operation in a step (splitmix64 of the two numbers); independent of where and when the operation runs."""
+    """Seed of an operation in a step: splitmix64 of the two numbers, so independent of schedule and placement."""
     mask = (1 << 64) - 1
     z = (step * 0x9E3779B97F4A7C15 + (op + 1) * 0xD1B54A32D192ED03) & mask
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -66,7 +66,7 @@ def operation_seed(step: int, op: int) -> int:
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None, *, generator: torch.Generator) -> Any:
-    """aten.native_dropout with a generator; the operator itself has no argument for one."""
+    """aten.native_dropout with a generator, which the operator does not take."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
@@ -74,14 +74,14 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None, *, generator: torch.
 
 
 def with_strides(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """`value`, copied if it has other strides: kernels choose algorithms by strides, even if the values are equal."""
+    """`value`, copied if its strides differ: kernels choose algorithms by strides."""
     if value.stride() == strides:
         return value
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 
 
 def seeded(target: Any) -> Callable[..., Any]:
-    """The operator as a function with the keyword `generator`. Raises ImporterError if there is none."""
+    """The operator as a function with the keyword `generator`. Raises ImporterError if it cannot take one."""
     if target is torch.ops.aten.native_dropout.default:
         return _dropout
     if target is torch.ops.placekit.attention_dropout.default:
@@ -101,7 +101,7 @@ def seeded(target: Any) -> Callable[..., Any]:
 
 
 RESHAPE = dict.fromkeys([torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default], torch.reshape)
-"""Kernels may return other strides than the traced ones, with which a view would fail; these replacements then copy."""
+"""Kernels may return other strides than the traced ones, for which a view fails and a reshape copies."""
 
 
 class Writer:
@@ -158,7 +158,7 @@ class Writer:
         return name
 
     def tensor(self, tensor: int) -> str:
-        """Variable that holds a tensor: computed before, made again from its base, or read from the given values."""
+        """Variable that holds a tensor: computed before, recomputed from its base, or read from `values`."""
         name = f"t{tensor}"
         if name in self.defined:
             return name
@@ -174,7 +174,7 @@ class Writer:
         return name
 
     def function(self, arguments: str, result: str, keep: Collection[str]) -> Callable[..., Any]:
-        """The compiled function of all lines, which returns `result`, made of the variables `keep`."""
+        """Compile the lines to a function that returns `result`, an expression of the variables `keep`."""
         seen, text = set(keep), list[str]()
         for names, line, reads in reversed(self.lines):
             dead = [v for v in dict.fromkeys([*reads, *names]) if v not in seen]

@@ -1,10 +1,10 @@
-"""Data parallelism: the step of a module, once per tower, each with a part of the batch; gradients are averaged.
+"""Data parallelism: replicas (towers) of a step, each with a part of the batch, with averaged gradients.
 
 Every tower has its own copy of the parameters, of the optimiser's state, and its own update, as in PyTorch's
 DistributedDataParallel (Li et al. 2020). As there, gradients are averaged in buckets of 25 MB, in the order in which the
 backward pass makes them. The average of a bucket is an all-reduce in two halves: tower i receives part i of the bucket from
-every other tower and averages it, then it sends the average to all others. A tower so sends and receives 2 (N - 1) / N times
-the bytes of the gradients, as in a ring; the transfers of a half may run at the same time, where a ring's are in turn.
+every other tower and averages it, then it sends the average to all others. Each tower sends and receives 2 (N - 1) / N times
+the bytes of the gradients, as in a ring; the transfers of a half may overlap, where those of a ring follow each other.
 
 The step is traced once for each size of a part. Averages are weighted by these sizes, so that unequal towers give the
 gradient of the mean over the whole batch. Statistics of batch normalisation are each tower's own.
@@ -24,11 +24,11 @@ from placekit_core import ImporterError, Program
 from placekit_torch.capture import Captured, Mode, Source
 from placekit_torch.executable import TorchExecutable
 from placekit_torch.factory import Builder, Given
-from placekit_torch.joint import AFTER, ALIAS, NUMBERS, REGION, REPEATS, TAG, Tag, outside_calls, with_value
+from placekit_torch.joint import ALIAS, NUMBERS, REGION, REPEATS, TAG, Tag, outside_calls, with_value
 from placekit_torch.lowering import Lowered, lower
+from placekit_torch.nested_tensors import flat_inputs, replaced
 from placekit_torch.options import Kernels
 from placekit_torch.step import Step
-from placekit_torch.trees import flat_inputs, replaced
 
 Node = torch.fx.Node
 aten = torch.ops.aten
@@ -63,7 +63,7 @@ class Part:
     Attributes:
         builder: builds the step with the whole batch.
         shares: the parts of the batch, in units; index: the tower.
-        dims: dimension to split, by name of an input, or None for one that every tower gets whole; others have 0.
+        dims: by input name, the dimension to split (default 0), or None to give every tower the whole input.
     """
 
     builder: Builder
@@ -80,7 +80,7 @@ class Part:
         return Step(step.module, inputs, step.loss, targets, step.optimizer)
 
     def batch(self, step: Step) -> int:
-        """Number of rows of the whole batch: those of the first input that is split."""
+        """Number of rows of the whole batch, from the first input that is split."""
         return next((t.shape[dim] for _, t, dim in self._split(step)), 0)
 
     def _split(self, step: Step) -> list[tuple[str, Tensor, int]]:
@@ -165,7 +165,7 @@ def import_towers(
 
 
 def _traced(trace: Callable[[Builder], Captured], part: Builder, share: int) -> Captured:
-    """The step with a part of the batch. Raises ImporterError that says so."""
+    """Trace the step with a part of the batch. Raises ImporterError that names the share."""
     try:
         return trace(part)
     except IndivisibleError:
@@ -209,7 +209,7 @@ class _Towers:
             self.captured.operations += 1
 
     def _copy(self, i: int, node: Node) -> None:
-        """Copy a node of tower i's step; it keeps its meaning, under names of the tower."""
+        """Copy a node of tower i's step, with the tower in its names and numbers."""
         copy = self.captured.graph.node_copy(node, self.copies[i].__getitem__)
         copy.meta = dict(node.meta)
         tag = node.meta.get("custom", {}).get(TAG)
@@ -221,7 +221,7 @@ class _Towers:
             copy.meta["seq_nr"] = node.meta["seq_nr"] + i * _CALLS
         if "seq_nrs" in node.meta:
             copy.meta["seq_nrs"] = [n + i * _CALLS if n >= 0 else n for n in node.meta["seq_nrs"]]
-        for key in (AFTER, REGION, REPEATS):  # equal towers share a trace, but recompute each for itself
+        for key in (REGION, REPEATS):  # equal towers share a trace, but recompute each for itself
             if key in node.meta:
                 copy.meta[key] = node.meta[key] * len(self.steps) + i
         if NUMBERS in node.meta:
@@ -242,7 +242,7 @@ class _Towers:
         joined.operations += step.operations
 
     def _gradients(self, step: Captured) -> list[Node]:
-        """The gradients of a step: what updates read of the backward pass, or else its results, as they are made."""
+        """The gradients of a step in the order of the trace: the values that updates read, or the results."""
         read = {
             n for node in step.graph.nodes if node.meta.get("phase") == "update" and node.op == "call_function"
             for n in node.all_input_nodes if n.op == "call_function" and n.meta["phase"] == "backward"
@@ -251,9 +251,9 @@ class _Towers:
         return [node for node in step.graph.nodes if node in read]
 
     def _average(self) -> None:
-        """Average the gradients of all towers, bucket by bucket; from then on, the copies of gradients are averages.
+        """Average the gradients of all towers, bucket by bucket, and replace the copies of gradients by averages.
 
-        Towers have the same operations, so that the gradients of unequal towers correspond by their order.
+        Towers run the same operations, so the gradients of unequal towers correspond by their order.
         """
         gradients = [self._gradients(step) for step in self.steps]
         shapes = [[(n.meta["val"].shape, n.meta["val"].dtype) for n in own] for own in gradients]
@@ -283,7 +283,7 @@ class _Towers:
         return rows[0] if len(rows) == 1 else self._kernel(i, aten.cat.default, rows)
 
     def _reduced(self, packed: Sequence[Node]) -> list[Node]:
-        """The average of rows of the same length, one copy in each tower: each tower averages a part of it."""
+        """The average of equally long rows, one copy per tower: each tower averages a part and the parts are joined."""
         length, towers = packed[0].meta["val"].numel(), len(packed)
         size = -(-length // towers)
         starts = range(0, length, size)
@@ -318,7 +318,7 @@ def _of(tower: int, name: str) -> str:
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Positions of the gradients of each bucket, of one dtype and at least BUCKET_BYTES, the last ones smaller."""
+    """Positions of the gradients in each bucket: one dtype, at least BUCKET_BYTES but for the last."""
     open_: dict[torch.dtype, tuple[list[int], int]] = {}
     for k, g in enumerate(gradients):
         members, size = open_.get(g.dtype, ([], 0))
@@ -331,7 +331,7 @@ def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[int]]:
 
 
 class TowersExecutable(TorchExecutable):
-    """Runs towers; the initial values are those of one tower, for each with its part of the inputs."""
+    """Runs towers; all start from the same parameters, each with its part of the inputs."""
 
     def __init__(
         self,

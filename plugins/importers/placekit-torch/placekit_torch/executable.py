@@ -13,15 +13,15 @@ from placekit_torch.codegen import Writer, kernels_function, operation_seed, vie
 from placekit_torch.factory import Builder
 from placekit_torch.joint import own_name
 from placekit_torch.lowering import Lowered
+from placekit_torch.nested_tensors import flat_inputs, plain_tensors
 from placekit_torch.operators import is_random
-from placekit_torch.trees import flat_inputs, plain_tensors
 
 
 class TorchExecutable:
     """`placekit_core.Executable` of an imported module. Values are torch tensors.
 
-    Only the values of base tensors need to be kept. A tensor in `views` is made again from its base on any device that has
-    the base; it is sent itself, with its strides, only to a device without the base.
+    Only the values of base tensors need to be kept. A tensor in `views` is recomputed from its base on any device that has
+    the base; it is sent, with its strides, only to a device without the base.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class TorchExecutable:
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """Importer and options; empty for a program made from objects in Python, which no other process can rebuild."""
+        """Importer and options; empty for a program of Python objects, which no other process can rebuild."""
         return self._recipe
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Each tensor that is a view, with its base (which is no view itself)."""
+        """The base of each view tensor; a base is never a view."""
         return self._lowered.code.views
 
     @property
@@ -64,7 +64,7 @@ class TorchExecutable:
 
     @property
     def results(self) -> Mapping[str, int]:
-        """For each result (`loss`, `output.0`, `gradient.NAME`), the tensor that it is made from; see `result`."""
+        """For each result (`loss`, `output.0`, `gradient.NAME`), the tensor that `result` computes it from."""
         return {name: tensor for name, (tensor, _) in self._lowered.results.items()}
 
     @staticmethod
@@ -75,8 +75,8 @@ class TorchExecutable:
     def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
         """Values of all sources on the CPU, as the factory builds them with `seed` (None: the importer's seed).
 
-        The optimiser's state is that before its first step. For a program made from objects in Python, these are
-        copies of the module's own values. Raises ImporterError if the factory builds another step than for the import.
+        The optimiser's state is that before its first step. For a program of Python objects, these are copies of the
+        module's values. Raises ImporterError if the factory builds another step than for the import.
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed if seed is None else seed)

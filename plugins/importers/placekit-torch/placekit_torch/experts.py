@@ -1,4 +1,4 @@
-"""Costs of grouped matrix products: each expert of a mixture multiplies its share of the tokens.
+"""Costs of grouped matrix products, in which each expert of a mixture multiplies its share of the tokens.
 
 Which tokens an expert gets depends on data. The number of rows of the whole product does not: tokens x experts per token.
 The costs are those of the expected load, rows / experts for each expert. Sources of the operators:

@@ -1,4 +1,4 @@
-"""The origin of steps: a factory named in the options, or objects that a user already has."""
+"""Where steps come from: a factory named in the options, or existing objects."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from placekit_torch.vision import declare_torchvision
 
 
 class Builder(Protocol):
-    """Builds the step: once without weights for tracing (`constructing`), and for real when it is executed."""
+    """Builds a step: without weights for tracing (`fake_parameters`), with weights for execution."""
 
     def build(self) -> Step:
-        """The step. Raises ImporterError, with the cause if the user's code failed."""
+        """The step. Raises ImporterError, caused by the exception if the user's code failed."""
         ...
 
 
@@ -81,7 +81,7 @@ def check_step(made: Any, name: str) -> Step:
 
 
 def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
-    """The object at `package.module:attribute`. Raises ImporterError that says what is missing."""
+    """The function at `package.module:attribute`. Raises ImporterError that names the missing part."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise ImporterError(
@@ -125,7 +125,7 @@ def _callables(module: Any) -> list[str]:
 
 
 def _forget_other(name: str, folder: Path) -> None:
-    """Drop a loaded module of this name unless it comes from `folder`, because two files `model.py` are two modules."""
+    """Unload a module of this name from another folder, because two files `model.py` are two modules."""
     spec = importlib.machinery.PathFinder.find_spec(name, [str(folder)])
     loaded = sys.modules.get(name)
     if spec is None or spec.origin is None or loaded is None or loaded.__spec__ is None:

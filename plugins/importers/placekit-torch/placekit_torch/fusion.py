@@ -1,4 +1,4 @@
-"""Several kernels as one operation: the updates of fused optimisers, and chains of pointwise operations.
+"""Joins kernels to one operation: the updates of fused optimisers, and chains of pointwise operations.
 
 A `Fused` is the target of a node in place of an operator. It calls its members in their order, so results are the same to
 the last bit. Its FLOPs are those of its members; its bytes are those of the tensors that enter and leave.
@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 
 from placekit_torch import operators
 from placekit_torch.codegen import RESHAPE, Ref
-from placekit_torch.joint import AFTER, ALIAS, GRADIENT_SUM, NUMBERS, REGION, REPEATS, TAG, Tag
+from placekit_torch.joint import ALIAS, GRADIENT_SUM, NUMBERS, REGION, REPEATS, TAG, Tag
 
 Node = torch.fx.Node
 _COPIES = frozenset(["_to_copy", "clone", "copy", "scalar_tensor", "ones_like", "zeros_like", "full_like"])
@@ -85,7 +85,7 @@ def is_part(node: Node) -> bool:
 
 
 def source(node: Node) -> Node:
-    """The node that a view or part is made from."""
+    """The node that a view or part reads."""
     place: int = node.meta.get(ALIAS, 0)
     return node.all_input_nodes[place]
 
@@ -100,8 +100,8 @@ def kernel_of(node: Node) -> Node:
 def fuse(graph: torch.fx.Graph, kernels: Sequence[Node], needed: Collection[Node]) -> dict[Node, Node]:
     """Replace `kernels`, in their order, by one node after the last of them.
 
-    Values in `needed`, and those that other nodes read, are its results. Returns the new node of each. Views of values
-    inside are made again inside, and stay outside where others read them. The order of nodes may be wrong afterwards.
+    Its results are the values in `needed` and the values that other nodes read; returns the new node of each. Views of
+    inner values are repeated inside, and stay outside where other nodes read them. Call `sort` afterwards.
     """
     group = set(kernels)
     numbers: dict[Node, int] = {}
@@ -133,9 +133,8 @@ def fuse(graph: torch.fx.Graph, kernels: Sequence[Node], needed: Collection[Node
         fused = graph.call_function(Fused(members, [numbers[n] for n in results]), tuple(inputs))
     last = kernels[-1]
     fused.meta = {k: v for k, v in last.meta.items() if k in ("phase", "custom", "owner", "partitioner_tag")}
-    for key in (REGION, AFTER):
-        if found := [n.meta[key] for n in kernels if key in n.meta]:
-            fused.meta[key] = found[0]
+    if regions := [n.meta[REGION] for n in kernels if REGION in n.meta]:
+        fused.meta[REGION] = regions[0]
     fused.meta[NUMBERS] = tuple(number for n in kernels for number in n.meta.get(NUMBERS, ()))
     if repeats := [n.meta[REPEATS] for n in kernels if REPEATS in n.meta]:
         fused.meta[REPEATS] = repeats[0]
@@ -179,7 +178,7 @@ def _is_read(user: Node, group: set[Node], needed: Collection[Node]) -> bool:
 
 
 def sort(graph: torch.fx.Graph) -> None:
-    """Bring the nodes into an order in which each comes after those that it reads, close to the present one."""
+    """Sort the nodes topologically, close to their present order."""
     nodes = list(graph.nodes)
     place = {n: i for i, n in enumerate(nodes)}
     waits = {n: len(n.all_input_nodes) for n in nodes}
@@ -195,7 +194,7 @@ def sort(graph: torch.fx.Graph) -> None:
 
 
 class _Groups:
-    """Groups of pointwise kernels, grown in the order of the graph, without cycles among them."""
+    """Groups of pointwise kernels, grown in the order of the graph without cycles among groups."""
 
     def __init__(self) -> None:
         self.of: dict[Node, int] = {}
@@ -210,7 +209,7 @@ class _Groups:
         return {self.of[node]} if node in self.of else self.near.get(node, set())
 
     def add(self, node: Node, place: int, key: Any) -> None:
-        """Add a kernel, whose group has this key; None for a node that joins none."""
+        """Add a kernel to a group with this key; a kernel with key None joins no group."""
         read = [kernel_of(i) for i in node.all_input_nodes]
         if key is None:
             self.near[node] = set().union(*map(self._nearest, read))
@@ -245,7 +244,7 @@ class _Groups:
 
 
 def _key(node: Node) -> Any:
-    """What kernels of one group have in common; None if the kernel is not pointwise."""
+    """The key that all kernels of a group share; None if the kernel is not pointwise."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not node.all_input_nodes or node.meta.get(GRADIENT_SUM):
         return None

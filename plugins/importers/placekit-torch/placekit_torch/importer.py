@@ -1,4 +1,4 @@
-"""Importer `torch`, and the function behind it, which the networks of placekit-zoo use, too."""
+"""Importer `torch`, and `import_program`, which other importers of torch modules use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TRACING = threading.RLock()  # torch traces in one thread at a time
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable garbage collection inside: it walks all nodes traced so far, which takes a third of the time of an import."""
+    """Disable garbage collection, which would walk all traced nodes and take a third of an import's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,9 +131,9 @@ def import_module(
     name: str | None = None,
     **kernels: Any,
 ) -> Program:
-    """The program of a real `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
+    """Import an existing `torch.nn.Module`, which is not modified; the arguments are those of `Step`.
 
-    `kernels` are the importer's options `attention`, `optimizer_kernels`, `fusion` and `accumulate`.
+    `kernels` are the importer's options, such as `attention`, `optimizer_kernels` and `fusion`.
 
     `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
     process cannot rebuild it. Raises ImporterError that names the line if the module cannot be traced.

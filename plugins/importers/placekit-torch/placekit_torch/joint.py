@@ -1,4 +1,4 @@
-"""The functional graph of forward and backward, and changes to it after tracing. Uses torch.fx only."""
+"""The traced functional graph of forward and backward pass, and changes to it. Uses torch.fx only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ ALIAS = "placekit_alias"  # key of a node's meta: position of the input that it 
 GRADIENT_SUM = "is_gradient_acc"
 NUMBERS = "placekit_numbers"  # key of a node's meta: numbers of the traced operations that it runs
 REPEATS = "placekit_repeats"  # the number of the operation that it repeats
-AFTER = "placekit_after"  # the number of an operation that must have ended
 REGION = "placekit_region"  # the recomputation that it belongs to
 
 
@@ -95,9 +94,9 @@ def start_backward(graph: torch.fx.Graph, tangent: torch.fx.Node, value: float) 
 
 
 def merge_tied(joint: Joint, names: Names) -> None:
-    """Merge tied parameters, which tracing gives one input and one gradient per name, into one input and a summed gradient.
+    """Merge tied parameters: tracing gives them an input and a gradient per name; they get one input and a summed gradient.
 
-    The gradients are summed in the order in which the backward pass makes them, as in autograd.
+    As in autograd, gradients are summed in the order of the backward pass.
     """
     for first, *others in names.buffers:
         for name in others:

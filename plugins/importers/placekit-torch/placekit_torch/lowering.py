@@ -32,7 +32,7 @@ class Lowered:
         code: how its tensors are computed.
         sources: the sources, each with its tensor.
         updates: for the tensor of each updated source, the tensor that replaces it.
-        results: for each result by name, the tensor that it is made from, and its node in `code`.
+        results: for each result by name, the tensor that it is computed from, and its node in `code`.
     """
 
     graph: Graph
@@ -105,7 +105,7 @@ class _Lowering:
         return self.views.tensor(node)
 
     def _output(self, node: Node) -> Output:
-        """The origin of the tensor of a source, of an output of a kernel, or of a smaller view."""
+        """Where the tensor of a source, of a kernel's output, or of a smaller view comes from."""
         if node not in self.views and node.target is operator.getitem:
             return node.all_input_nodes[0], cast(int, node.args[1])
         return node, None
@@ -205,7 +205,7 @@ class _Lowering:
     def _forward_of(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """[n] forward operation of each backward one, found by autograd's sequence number, which both share; else -1.
 
-        For the gradient of a view, it is the operation that made the view's base, else the first that reads the view.
+        The gradient of a view belongs to the operation that computed the view's base, else to the first reader of the view.
         """
         first: dict[int, Node] = {}
         reader: dict[Node, Node] = {}

@@ -1,4 +1,4 @@
-"""Kernels of torch that update many tensors at once, for one parameter, and the launches that its tensors share.
+"""Kernels of torch that update many tensors at once, split by parameter with a share of the launch each.
 
 On GPUs, a `foreach` or `fused` operation of `torch.optim` launches one kernel for all parameters of a device. The graph has
 an operation per parameter, because each can be placed by itself; it pays its share of the launch. A launch takes at most

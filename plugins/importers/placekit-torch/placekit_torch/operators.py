@@ -114,7 +114,7 @@ def is_random(target: Any) -> bool:
 
 
 def compute_dtype(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> str:
-    """Type that the operation computes in: that of its first floating-point input, else of its first tensor."""
+    """Dtype of the computation: that of the first floating-point tensor, else of the first tensor."""
     both = [*inputs, *outputs]
     chosen = next((t for t in both if t.dtype.is_floating_point or t.dtype.is_complex), both[-1] if both else None)
     return "float32" if chosen is None else str(chosen.dtype).removeprefix("torch.")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from placekit_core import ImporterError
-from placekit_torch.fused import FusedAdam
+from placekit_torch.custom_kernels import FusedAdam
 from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, with_value
 from placekit_torch.tracing import explain
 from placekit_torch.updates import Update, fuse_update, repeat_update, share_launches, trace_update
@@ -21,7 +21,7 @@ Kind = Literal["auto", "fused", "foreach", "single"]
 
 
 def chosen(kind: Kind, optimizer: type, group: Mapping[str, Any]) -> Kind:
-    """The kernels of a group of parameters: for `auto`, those that torch takes on GPUs with the group's settings."""
+    """The kernels for a group of parameters; `auto` chooses as torch does on GPUs with the group's settings."""
     if optimizer is FusedAdam:
         return "single"
     if kind != "auto":
@@ -33,7 +33,7 @@ def chosen(kind: Kind, optimizer: type, group: Mapping[str, Any]) -> Kind:
 
 
 def _settings(kernels: Kind, optimizer: type, group: Mapping[str, Any]) -> dict[str, Any]:
-    """`group` with these kernels, and without Python numbers that depend on data."""
+    """`group` with these kernels, and with `capturable` instead of Python numbers that depend on data."""
     settings = dict(group)
     if "capturable" in settings:
         settings["capturable"] = True
@@ -45,7 +45,7 @@ def _settings(kernels: Kind, optimizer: type, group: Mapping[str, Any]) -> dict[
 
 
 class Optimizer:
-    """A user's optimiser for a module's parameters; made before tracing, which can leave the module unusable."""
+    """A user's optimiser. It is created before tracing, which can leave the module unusable."""
 
     def __init__(
         self, make: Callable[[Any], Any], module: torch.nn.Module, mode: Any, name: str, kernels: Kind = "auto"

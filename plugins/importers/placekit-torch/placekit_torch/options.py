@@ -10,7 +10,7 @@ from placekit_core import Options
 
 
 class Kernels(Options):
-    """Which kernels a step is modelled by, and its replicas; see the table in the README."""
+    """How a step is modelled: its kernels and its replicas; see the table in the README."""
 
     attention: Literal["fused", "math"] = Field(
         "fused", description="scaled-dot-product attention as one operation, or as products and softmax"
@@ -32,16 +32,13 @@ class Kernels(Options):
         description="how the step is traced: joint allows no Python value that depends on data; make_fx decides such"
         " values by the example's, with real weights",
     )
-    accumulate: int = Field(
-        1, ge=1, description="micro-batches per step: the inputs are split, and gradients are summed before the update"
-    )
-
     towers: int = Field(1, ge=1, le=64, description="replicas of the step, each with an equal part of the batch")
     shares: list[Annotated[int, Field(ge=1)]] = Field(
         [], max_length=64, description="replicas of the step, each with its number of parts of the batch, e.g. [3,1]"
     )
     batch_dims: dict[str, int | None] = Field(
-        {}, description="dimension of an input (`input.0`, `target.0`) that replicas share out; null: none; others: 0"
+        {},
+        description="by input (`input.0`, `target.0`), the dimension to split among replicas; null: whole; default: 0",
     )
 
 

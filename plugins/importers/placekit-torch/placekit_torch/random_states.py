@@ -1,4 +1,4 @@
-"""Random numbers that Python code draws in a forward pass: the same in each pass of a trace."""
+"""Makes Python code draw the same random numbers in each forward pass of a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kept_random_states() -> Iterator[None]:
 
 
 def draw_again(seed: int = 0) -> None:
-    """Begin the three sequences of random numbers again; only inside `kept_random_states`."""
+    """Restart the three sequences of random numbers; only inside `kept_random_states`."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)

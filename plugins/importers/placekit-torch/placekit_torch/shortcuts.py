@@ -1,4 +1,4 @@
-"""Short paths through torch's tracing for ordinary operators; the graph is the same to the last bit.
+"""Faster tracing of ordinary operators; the graph is the same to the last bit.
 
 For each traced operator, torch records a node (`ProxyTorchDispatchMode`) and finds shapes and strides (`FakeTensorMode`) in
 Python. Both get a short path for common operators and arguments, and handle all others as before. An import of Qwen3-8B

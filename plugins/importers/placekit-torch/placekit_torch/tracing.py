@@ -1,5 +1,6 @@
-"""The adapter to PyTorch's tracing: only this file, shortcuts.py, attention.py,
-autocast.py and checkpointing.py use private interfaces of torch.
+"""The adapter to PyTorch's tracing.
+
+Only this file, shortcuts.py, attention.py, autocast.py and checkpointing.py use private interfaces of torch.
 
 Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
 `aot_export_joint_with_descriptors`; its descriptors say what each input and output is. Everything runs on fake tensors, which
@@ -35,9 +36,9 @@ from placekit_torch.autocast import autocasting
 from placekit_torch.checkpointing import recorded
 from placekit_torch.error_lines import first_line, user_line
 from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
+from placekit_torch.known_values import TraceMode
 from placekit_torch.operators import tensors
 from placekit_torch.shortcuts import shortcuts
-from placekit_torch.values import TraceMode
 
 
 def fake_mode(*, values: bool = False) -> TraceMode:
@@ -55,7 +56,7 @@ _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.proxy_tensor
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch from logging errors raised inside: each becomes an ImporterError, which says the same in two lines."""
+    """Keep torch from logging errors, because each becomes an ImporterError of two lines."""
 
     def silent(record: logging.LogRecord) -> bool:
         return record.levelno < logging.ERROR  # keep logs that the user asked for with TORCH_LOGS
@@ -154,7 +155,7 @@ def _whole_kernels() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
-    """All that tracing needs around it; the stack may take more."""
+    """Enter all contexts that tracing needs; yields a stack for more."""
     with contextlib.ExitStack() as stack:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="TF32 acceleration")
@@ -209,7 +210,7 @@ _OTHERWISE = "or importer.tracer=make_fx decides it by the values of the example
 
 
 def explain(error: BaseException, what: str) -> tuple[str, str]:
-    """Message, with the user's line, and hint for an exception under fake tensors; `what` says what failed."""
+    """Message, with the user's line, and hint for an exception under fake tensors; `what` is the failed action."""
     line = user_line(error)
     if any(isinstance(e, DataDependentOutputException) for e in _chain(error)):
         why = "a Python value depends on the data of a tensor (`.item()`, `float(t)`, `if t:`)"
@@ -289,7 +290,7 @@ def storage(value: Any) -> list[int]:
 def mark_aliases(graph: torch.fx.Graph) -> None:
     """Mark the nodes that share memory with one of their inputs: views, and also `_unsafe_view` and `unsafe_split`.
 
-    It compares memory, because the schemas of some operators do not say that they share it. `getitem` is never marked.
+    It compares memory, because the schemas of some operators do not declare aliases. `getitem` is never marked.
     """
     for node in graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:

@@ -30,7 +30,7 @@ class Update:
             in that order.
         state: names and fake values of the state's tensors.
         initial: the number that all elements of a state tensor have before the first step.
-        fixed: Python numbers that change from step to step, and are those of the second step here.
+        fixed: Python numbers that change from step to step; the graph has their values of the second step.
     """
 
     graph: torch.fx.Graph
@@ -40,7 +40,7 @@ class Update:
 
 
 class _Recording(dict[str, Any]):
-    """The state of a parameter that remembers the first value of each key."""
+    """The state of a parameter, which remembers the first value of each key."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Which nodes of an fx graph are views, and which tensor each one reads.
 
-A view is no operation. If it covers all bytes of its base (transposes, reshapes, expansions), its readers read the base. If
+A view is not an operation. If it covers all bytes of its base (transposes, reshapes, expansions), its readers read the base. If
 it covers fewer (slices, chunks), it is a tensor of its own that shares memory with its base, and equal views are one tensor.
-So a device that needs one chunk of a tensor receives that chunk only, and views cost nothing.
+A device that needs one chunk of a tensor receives that chunk only, and views cost nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Views:
     """The views of a functional fx graph, by node.
 
     Attributes:
-        base: for a view, the node that it shares memory with, which is no view itself.
+        base: for a view, the node that it shares memory with, which is not a view.
         read: for a folded view, the base or smaller view that its readers read instead.
         same: for a smaller view, the first node that makes an equal one (maybe itself).
     """

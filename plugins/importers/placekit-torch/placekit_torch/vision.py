@@ -1,4 +1,4 @@
-"""Lets torchvision, and timm, which needs it, be imported where torchvision's C++ operators do not load."""
+"""Makes torchvision, and timm, which needs it, importable where torchvision's C++ operators do not load."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from placekit_core import Graph, ImporterError, Program
+from placekit_core import Graph, Program
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
@@ -152,10 +152,3 @@ def test_what_no_fused_kernel_takes_is_taken_apart() -> None:
 
     graph = import_module(Three(), torch.randn(2, 8, 4), mode="inference").graph
     assert not any("attention" in t for t in graph.op_type.vocabulary)
-
-
-def test_options_that_do_not_exist() -> None:
-    with pytest.raises(ImporterError, match="attention"):
-        import_module(Attention(), torch.randn(2, 6, 16), mode="inference", attention="flash")
-    with pytest.raises(ImporterError, match="atention"):
-        import_module(Attention(), torch.randn(2, 6, 16), mode="inference", atention="math")

@@ -10,8 +10,6 @@ import pytest
 import torch
 from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
-from placekit_torch.step import Step
-from placekit_torch.trees import flat_inputs, tensors_in
 from torch import Tensor, nn
 
 from placekit_core import ImporterError, Program
@@ -132,15 +130,3 @@ def test_losses_of_outputs_and_objects_as_inputs() -> None:
     assert set(program.executable.results) >= {"loss", "gradient.decoder.layers.0.weight"}
     with pytest.raises(ImporterError, match="has no scalar loss: the module returns a Output"):
         import_module(Decoder(), {"x": torch.randn(1, 3, 8)})
-
-
-def test_tensors_of_trees() -> None:
-    x, y = torch.zeros(2), torch.zeros(3)
-    assert [t is x for t in tensors_in({"a": [x, None, "b"], "c": Output(y, [x])})] == [True, False, True]
-    inputs = flat_inputs(Step(None, {"a": x, "b": Output(y, [x])}), "inference")
-    assert inputs.names == ["input.a", "input.b.0"]
-    assert inputs.kept == {"input.b.0"}
-    _, keywords, _ = inputs.rebuild([y, x])
-    assert keywords["a"] is y
-    assert keywords["b"].logits is x
-    assert keywords["b"].cache[0] is y

@@ -181,16 +181,6 @@ def test_without_optimizer_the_gradients_are_those_of_the_whole_batch() -> None:
             torch.testing.assert_close(results[f"tower{i}.gradient.{name}"], parameter.grad, rtol=1e-12, atol=1e-12)
 
 
-def test_the_towers_of_a_network_that_is_only_used_exchange_nothing() -> None:
-    step = _made("convolutions", 6)
-    program = _towers(step, mode="inference", shares=[2, 1])
-    _, results = run_sequential(program, program.executable.initial())
-    whole = torch.cat([results["tower0.output.0"], results["tower1.output.0"]])
-    torch.testing.assert_close(whole, step.module(step.inputs).detach(), rtol=1e-12, atol=1e-12)
-    tower, g = program.graph.columns["tower"], program.graph
-    assert (tower[g.edge_op] == tower[g.tensor_producer[g.input_tensor]]).all()  # type: ignore[index]
-
-
 def test_bytes_between_the_towers_are_those_of_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of N towers sends 2 (N - 1) / N times the bytes of the gradients, and the loss."""
     monkeypatch.setattr(data_parallel, "BUCKET_BYTES", 2**30)
@@ -236,7 +226,7 @@ class Recomputed(nn.Module):
 def test_a_tower_recomputes_what_it_computed() -> None:
     """What a recomputation repeats, and the gradient that it waits for, are in its own tower."""
     step = Step(Recomputed(), torch.randn(8, 6), F.mse_loss, torch.randn(8, 6))
-    graph = _towers(step, towers=2, accumulate=2).graph
+    graph = _towers(step, towers=2).graph
     tower, forward = graph.columns["tower"], graph.columns["forward_of"]
     repeats = np.flatnonzero(forward >= 0)
     assert len(repeats) > 0

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 from placekit_testing.sequential import run_sequential
-from placekit_torch import Step, TorchOptions, import_module
+from placekit_torch import TorchOptions, import_module
 from placekit_torch.importer import TorchImporter
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from placekit_core import ImporterError
@@ -130,13 +129,6 @@ def test_broken_module_and_missing_folder(folder: Path) -> None:
         load(folder / "nowhere")
 
 
-def test_options_are_checked() -> None:
-    with pytest.raises(ValidationError):
-        TorchOptions(modul="x")
-    with pytest.raises(ValidationError):
-        TorchOptions(mode="training")
-
-
 class Item(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * x.sum().item()
@@ -252,20 +244,6 @@ def test_values_need_a_real_module() -> None:
     program = import_module(module, torch.randn(2, 3), mode="inference")
     with pytest.raises(ImporterError, match=r"parameter 'weight' was imported.*now there is.*on meta"):
         program.executable.initial()
-
-
-def test_sources_cannot_be_compiled() -> None:
-    program = linear(mode="inference")
-    with pytest.raises(ImporterError, match="'weight' is a source"):
-        program.executable.compile([0])
-
-
-def test_step_arguments() -> None:
-    x = torch.zeros(1)
-    assert Step(None, x).arguments == ((x,), {})
-    assert Step(None, [x, 2]).arguments == ((x, 2), {})
-    assert Step(None, {"a": x}).arguments == ((), {"a": x})
-    assert Step(None, x, targets=x).loss_arguments == (x,)
 
 
 class OneDict(nn.Linear):

@@ -191,6 +191,22 @@ def test_bytes_of_a_fused_update() -> None:
     assert graph.op_class[first] == "elementwise"
 
 
+def test_numbers_that_must_be_numbers_are_fixed_and_said() -> None:
+    with pytest.warns(UserWarning, match=r"Hard computes with Python numbers that change.*\(step\)"):
+        program = imported(Hard)
+    assert len(updates(program.graph)) > 4
+
+
+def test_state_that_begins_from_the_parameter() -> None:
+    with pytest.raises(ImporterError, match="state 'old' of Copied starts from values that depend on the parameter"):
+        imported(Copied, module=nn.Linear(5, 3, bias=False))
+
+
+def test_updates_that_depend_on_data() -> None:
+    with pytest.raises(ImporterError, match="the update of Adafactor in Sequential cannot be traced"):
+        imported(optim.Adafactor)
+
+
 def test_a_shared_launch_costs_its_share() -> None:
     builder = GraphBuilder("two")
     for name in ("a", "b"):
@@ -209,19 +225,3 @@ def test_a_shared_launch_costs_its_share() -> None:
     builder.columns["launches"] = np.asarray([-1.0, 1.0])
     with pytest.raises(PlacekitError, match="launches"):
         roofline(builder.build(), cluster)
-
-
-def test_numbers_that_must_be_numbers_are_fixed_and_said() -> None:
-    with pytest.warns(UserWarning, match=r"Hard computes with Python numbers that change.*\(step\)"):
-        program = imported(Hard)
-    assert len(updates(program.graph)) > 4
-
-
-def test_state_that_begins_from_the_parameter() -> None:
-    with pytest.raises(ImporterError, match="state 'old' of Copied starts from values that depend on the parameter"):
-        imported(Copied, module=nn.Linear(5, 3, bias=False))
-
-
-def test_updates_that_depend_on_data() -> None:
-    with pytest.raises(ImporterError, match="the update of Adafactor in Sequential cannot be traced"):
-        imported(optim.Adafactor)

@@ -1,4 +1,4 @@
-"""The base of the networks: a network is an importer with a `step` that builds its module."""
+"""The base class of networks: an importer with a method `step` that builds the module."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from placekit_torch.custom_kernels import FusedAdam
 from placekit_torch.factory import Made
-from placekit_torch.fused import FusedAdam
 from placekit_torch.importer import import_program
 from placekit_torch.options import Kernels
 from placekit_torch.step import Step
@@ -23,7 +23,7 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 KERNELS = Kernels(optimizer_kernels="single")  # type: ignore[call-arg]
-"""One kernel per operation and parameter, as the frameworks of the papers launched them."""
+"""One kernel per operation and parameter, as in the frameworks of the papers."""
 
 
 class ZooImporter(Importer):
@@ -34,7 +34,7 @@ class ZooImporter(Importer):
 
     @abstractmethod
     def step(self) -> Step:
-        """The network, with inputs, targets and loss; called under a fake mode, and for real when the program runs."""
+        """The network with inputs, targets and loss; called for tracing, with fake parameters, and for execution."""
 
     def make_optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """The optimiser named in the options."""

@@ -48,7 +48,7 @@ class Cell(nn.Module):
         def made(kind: str, state: int) -> nn.Module:
             if state < INPUTS and stride > 1 and kind == "identity":
                 return FactorizedReduction(width, width)
-            return operation(kind, width, width, stride if state < INPUTS else 1, 0.0)
+            return operation(kind, width, width, stride if state < INPUTS else 1)
 
         self.nodes = nn.ModuleList(Pair(made(a, left), made(b, right)) for a, left, b, right in nodes)
 

@@ -1,7 +1,6 @@
-"""Families: importers of many graphs, sampled from a seed, with a split for training and testing. Imports no torch.
+"""Families: importers of many graphs, sampled from a seed and split for training and testing. Imports no torch.
 
-A large family is traced by several processes at once. Its programs then have graphs only; a program that is to run is traced
-again at its first use.
+Several processes trace a large family. They return graphs only: a program is traced again when it is first executed.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import sys
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.random import Generator
@@ -46,7 +45,7 @@ APART = 8
 
 
 class FamilyImporter(Importer):
-    """A family; a subclass defines what is sampled for each member, and how its step is built."""
+    """A family of graphs; a subclass samples the members and builds their steps."""
 
     @abstractmethod
     def sample(self, member: int) -> Any:
@@ -54,20 +53,20 @@ class FamilyImporter(Importer):
 
     @abstractmethod
     def step(self, sampled: Any) -> Step:
-        """The network of a member, with inputs, targets and loss; called under a fake mode, and when the program runs."""
+        """The network of a member with inputs, targets and loss; called for tracing and for execution."""
 
     def rng(self, *key: int) -> Generator:
         """A generator of the family's seed, for `key`."""
         return np.random.default_rng([self.options.family_seed, *key])
 
     def split(self, member: int) -> Literal["train", "test"]:
-        """The part of the random split that the member is in."""
+        """The member's part of the random split."""
         o: FamilyOptions = self.options
         place = np.random.default_rng([o.family_seed, 2**32 - 1]).permutation(o.graphs)
         return "train" if place[member] < o.train else "test"
 
     def load(self) -> list[Program]:
-        """The members by number, or only the member that option `only` names."""
+        """All members, or the one that option `only` names."""
         o: FamilyOptions = self.options
         if o.only is not None:
             return [self.member(o.only)]
@@ -75,12 +74,16 @@ class FamilyImporter(Importer):
         if o.graphs < APART or workers == 1:
             return [self.member(i) for i in range(o.graphs)]
         return [
-            Program(graph, executable=Deferred(partial(self.member, i), graph, self.recipe(i)), split=self.split(i))
+            Program(
+                graph,
+                executable=cast(Executable, Deferred(partial(self.member, i), graph, self.recipe(i))),
+                split=self.split(i),
+            )
             for i, graph in enumerate(trace_apart(self, workers))
         ]
 
     def recipe(self, member: int) -> dict[str, Any]:
-        """The recipe for another process to rebuild a member from."""
+        """The recipe by which another process rebuilds a member."""
         return {"importer": self.name, "options": {**self.options.model_dump(mode="json"), "only": member}}
 
     def member(self, member: int) -> Program:
@@ -101,7 +104,7 @@ class FamilyImporter(Importer):
 
 
 class Deferred:
-    """`placekit_core.Executable` of a program that is traced at its first use."""
+    """A `placekit_core.Executable` that traces its program when one of its members is first used."""
 
     def __init__(self, trace: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
         self._trace, self._graph, self.recipe = trace, graph, recipe
@@ -113,43 +116,10 @@ class Deferred:
             raise ImporterError(f"tracing {self._graph.name!r} again gave another graph", "load the family again")
         return program.executable
 
-    def initial(self, seed: int | None = None) -> dict[int, Any]:
-        """Values of all sources."""
-        return self._made.initial(seed)
-
-    def compile(
-        self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
-    ) -> Callable[..., dict[int, Any]]:
-        """A function that runs kernels `ops`."""
-        return self._made.compile(ops, device, keep)
-
-    @property
-    def views(self) -> Mapping[int, int]:
-        """Tensors that are views."""
-        return self._made.views
-
-    def view(self, tensor: int) -> Callable[[Any], Any]:
-        """The function from the value of `views[tensor]` to that of `tensor`."""
-        return self._made.view(tensor)
-
-    @property
-    def updates(self) -> Mapping[int, int]:
-        """For the tensor of each updated source, the tensor that replaces it."""
-        return self._made.updates
-
-    @property
-    def results(self) -> Mapping[str, int]:
-        """Results of the step."""
-        return self._made.results
-
-    def result(self, name: str, values: Mapping[int, Any]) -> Any:
-        """The result `name`."""
-        return self._made.result(name, values)
-
-    @property
-    def random_ops(self) -> frozenset[int]:
-        """Operations that draw random numbers."""
-        return self._made.random_ops
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._made, name)
 
 
 def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
@@ -166,14 +136,13 @@ def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
         logs = [Path(folder) / f"{i}.log" for i in range(workers)]
         running = []
         try:
-            for log in logs:
+            for number, log in enumerate(logs):
+                command = [sys.executable, "-m", __name__, folder, str(number), str(workers)]
                 with log.open("wb") as output:
-                    command = [sys.executable, "-m", __name__, folder]
-                    running.append(
-                        subprocess.Popen(
-                            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-                        )
+                    process = subprocess.Popen(
+                        command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
                     )
+                running.append(process)
             while any(p.poll() is None for p in running) and not any(p.poll() for p in running):
                 time.sleep(0.05)
             failed = [i for i, p in enumerate(running) if p.poll()]
@@ -182,11 +151,11 @@ def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
                 p.kill()
                 p.wait()
         if failed:
-            said = sorted(Path(folder).glob(_ERROR.format("*")))
-            if said:
-                failure = read_json(said[0], _Failure, error=ImporterError)
+            errors = sorted(Path(folder).glob(_ERROR.format("*")))
+            if errors:
+                failure = read_json(errors[0], _Failure, error=ImporterError)
                 raise ImporterError(failure.message, failure.hint)
-            last = (logs[failed[0]].read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+            last = (logs[failed[0]].read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
             raise ImporterError(
                 f"a process that traced members of {family.name!r} ended with exit code {running[failed[0]].returncode}: {last}",
                 "if it was killed, memory may be short: let placekit use fewer cores (taskset)",
@@ -194,11 +163,11 @@ def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
         return [load_graph(Path(folder) / _GRAPH.format(i)) for i in range(o.graphs)]
 
 
-_TASK, _GRAPH, _ERROR, _TAKEN = "task.json", "{}.graph.npz", "{}.error.json", "{}.taken"
+_TASK, _GRAPH, _ERROR = "task.json", "{}.graph.npz", "{}.error.json"
 
 
 class _Task(FileModel):
-    """What a worker traces: the importer's class, by its module and name, and its options."""
+    """The family that a worker traces: module and name of the importer's class, and its options."""
 
     module: str
     name: str
@@ -206,22 +175,18 @@ class _Task(FileModel):
 
 
 class _Failure(FileModel):
-    """A `PlacekitError` of a worker."""
+    """A `PlacekitError` that a worker raised."""
 
     message: str
     hint: str
 
 
-def _work(folder: Path) -> None:
-    """Trace members that no other worker has taken, into `folder`, until none is left."""
+def _work(folder: Path, number: int, workers: int) -> None:
+    """Trace every `workers`-th member, from member `number` on, and save the graphs in `folder`."""
     task = read_json(folder / _TASK, _Task, error=ImporterError)
     family_class = getattr(importlib.import_module(task.module), task.name)
     family: FamilyImporter = family_class(family_class.options_class.model_validate(task.options))
-    for i in range(family.options.graphs):
-        try:
-            (folder / _TAKEN.format(i)).touch(exist_ok=False)
-        except FileExistsError:
-            continue
+    for i in range(number, family.options.graphs, workers):
         try:
             save_graph(family.member(i).graph, folder / _GRAPH.format(i))
         except PlacekitError as e:
@@ -231,4 +196,4 @@ def _work(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _work(Path(sys.argv[1]))
+    _work(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from placekit_core import ImporterComponent, Options
-from placekit_zoo.options import refuse_one_value
 
 PLACETO = "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed ML"
 LARGEST, MOST_INPUTS = 2**22, 2**24  # operations of a planted graph, as many as a graph file holds, and what they read
@@ -58,11 +57,6 @@ class PlacetoCifar10Options(FamilyOptions):
     batch: int = Field(128, ge=1, description="images per step")
     image_size: int = Field(32, ge=4, description="height and width")
     classes: int = Field(10, ge=2, description="classes")
-
-    @model_validator(mode="after")
-    def _normalises(self) -> PlacetoCifar10Options:
-        refuse_one_value(self, self.image_size < 5, "image_size >= 5")
-        return self
 
 
 class PlacetoPtbOptions(FamilyOptions):

@@ -12,7 +12,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from placekit_torch.fused import causal_softmax
+from placekit_torch.custom_kernels import causal_softmax
 from placekit_torch.step import Step
 from torch import Tensor, nn
 

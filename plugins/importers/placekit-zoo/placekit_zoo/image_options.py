@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
 from placekit_core import ImporterComponent
-from placekit_zoo.options import NetworkOptions, OptimizerName, refuse_one_value
+from placekit_zoo.options import NetworkOptions, OptimizerName
 
 
 class InceptionV3Options(NetworkOptions):
@@ -16,21 +16,8 @@ class InceptionV3Options(NetworkOptions):
     optimizer: OptimizerName = Field("rmsprop", description="the paper uses rmsprop (section 8)")
     image_size: int = Field(299, ge=75, description="height and width in pixels")
     classes: int = Field(1000, ge=2, description="classes")
-    aux: bool = Field(False, description="with the auxiliary classifier (section 4); its loss has weight 0.4")
     dropout: float = Field(0.5, ge=0, le=1, description="probability of dropping a feature before the classifier")
     width: float = Field(1.0, gt=0, description="factor of all channel counts, for small variants")
-
-    @model_validator(mode="after")
-    def _aux_fits(self) -> InceptionV3Options:
-        if self.aux and self.image_size < 299:
-            raise ValueError("the auxiliary classifier needs image_size >= 299")
-        return self
-
-    @model_validator(mode="after")
-    def _normalises(self) -> InceptionV3Options:
-        least, otherwise = (347, ", aux=false") if self.aux else (107, "")
-        refuse_one_value(self, self.image_size < least, f"image_size >= {least}{otherwise}")
-        return self
 
 
 class ResNetOptions(NetworkOptions):
@@ -46,11 +33,6 @@ class ResNetOptions(NetworkOptions):
         None, description="blocks per stage instead of those of `depth`, for small variants"
     )
 
-    @model_validator(mode="after")
-    def _normalises(self) -> ResNetOptions:
-        refuse_one_value(self, self.image_size < 33, "image_size >= 33")
-        return self
-
 
 class NasNetOptions(NetworkOptions):
     """Options of `nasnet`."""
@@ -59,28 +41,9 @@ class NasNetOptions(NetworkOptions):
     optimizer: OptimizerName = Field("rmsprop", description="rmsprop as in the published code")
     image_size: int = Field(331, ge=32, description="height and width in pixels")
     classes: int = Field(1000, ge=2, description="classes")
-    aux: bool = Field(False, description="with the auxiliary classifier; its loss has weight 0.4")
     dropout: float = Field(0.5, ge=0, le=1, description="probability of dropping a feature before the classifier")
-    drop_path: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="probability of dropping an operation's output in the last cell, less in earlier ones",
-    )
     repeats: int = Field(6, ge=1, description="normal cells per stage, N in the paper")
     width: float = Field(1.0, gt=0, description="factor of all channel counts, for small variants")
-
-    @model_validator(mode="after")
-    def _aux_fits(self) -> NasNetOptions:
-        if self.aux and self.image_size < 67:
-            raise ValueError("the auxiliary classifier needs image_size >= 67")
-        return self
-
-    @model_validator(mode="after")
-    def _normalises(self) -> NasNetOptions:
-        # the last convolution of the auxiliary classifier is as large as its grid
-        refuse_one_value(self, self.aux or self.image_size < 35, "aux=false" if self.aux else "image_size >= 35")
-        return self
 
 
 COMPONENTS = [

@@ -150,24 +150,10 @@ def inception_e(inputs: int, c: Scale) -> Branches:
     )
 
 
-class Auxiliary(nn.Module):
-    """The auxiliary classifier on top of the last 17x17 module (section 4)."""
-
-    def __init__(self, inputs: int, classes: int, c: Scale) -> None:
-        super().__init__()
-        self.conv0 = ConvNorm(inputs, c(128), 1)
-        self.conv1 = ConvNorm(c(128), c(768), 5)
-        self.fc = nn.Linear(c(768), classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.conv1(self.conv0(F.avg_pool2d(x, 5, stride=3)))
-        return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))  # type: ignore[no-any-return]
-
-
 class InceptionV3(nn.Module):
-    """The network; in training with `aux` it returns the pair (logits, auxiliary logits)."""
+    """The network."""
 
-    def __init__(self, classes: int = 1000, aux: bool = False, dropout: float = 0.5, width: float = 1.0) -> None:
+    def __init__(self, classes: int = 1000, dropout: float = 0.5, width: float = 1.0) -> None:
         super().__init__()
         c = Scale(width)
         self.Conv2d_1a_3x3 = ConvNorm(3, c(32), 3, stride=2)
@@ -185,7 +171,6 @@ class InceptionV3(nn.Module):
         self.Mixed_6c = inception_c(self.Mixed_6b.channels, c(160), c)
         self.Mixed_6d = inception_c(self.Mixed_6c.channels, c(160), c)
         self.Mixed_6e = inception_c(self.Mixed_6d.channels, c(192), c)
-        self.AuxLogits = Auxiliary(self.Mixed_6e.channels, classes, c) if aux else None
         self.Mixed_7a = inception_d(self.Mixed_6e.channels, c)
         self.Mixed_7b = inception_e(self.Mixed_7a.channels, c)
         self.Mixed_7c = inception_e(self.Mixed_7b.channels, c)
@@ -193,22 +178,13 @@ class InceptionV3(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(self.Mixed_7c.channels, classes)
 
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool1(self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x))))
         x = self.maxpool2(self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x)))
         x = self.Mixed_5d(self.Mixed_5c(self.Mixed_5b(x)))
         x = self.Mixed_6e(self.Mixed_6d(self.Mixed_6c(self.Mixed_6b(self.Mixed_6a(x)))))
-        aux = self.AuxLogits(x) if self.AuxLogits is not None and self.training else None
         x = self.Mixed_7c(self.Mixed_7b(self.Mixed_7a(x)))
-        logits = self.fc(torch.flatten(self.dropout(self.avgpool(x)), 1))
-        return logits if aux is None else (logits, aux)
-
-
-def loss(output: Tensor | tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-    """Cross-entropy, plus 0.4 times that of the auxiliary classifier if there is one."""
-    if isinstance(output, tuple):
-        return F.cross_entropy(output[0], target) + 0.4 * F.cross_entropy(output[1], target)
-    return F.cross_entropy(output, target)
+        return self.fc(torch.flatten(self.dropout(self.avgpool(x)), 1))  # type: ignore[no-any-return]
 
 
 class InceptionV3Importer(ZooImporter):
@@ -225,4 +201,4 @@ class InceptionV3Importer(ZooImporter):
         """One step on random images."""
         o: InceptionV3Options = self.options
         images, labels = torch.randn(o.batch, 3, o.image_size, o.image_size), torch.randint(0, o.classes, (o.batch,))
-        return Step(InceptionV3(o.classes, o.aux, o.dropout, o.width), images, loss, labels, self.make_optimizer)
+        return Step(InceptionV3(o.classes, o.dropout, o.width), images, F.cross_entropy, labels, self.make_optimizer)

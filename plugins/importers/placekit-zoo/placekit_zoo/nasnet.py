@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from placekit_zoo.base import ZooImporter
 from placekit_zoo.image_options import NasNetOptions
-from placekit_zoo.inception_v3 import Scale, loss
+from placekit_zoo.inception_v3 import Scale
 
 # Pairs of (operation, state). States 0 and 1 are the outputs of the last cell and of the cell before it; each pair adds a
 # state. The cell's output is the concatenation of the states in OUTPUTS.
@@ -84,29 +84,15 @@ class FactorizedReduction(nn.Module):
         return self.bn(torch.cat([self.even(x), self.odd(shifted)], 1))  # type: ignore[no-any-return]
 
 
-class DropPath(nn.Module):
-    """In training, sets an example's whole output to zero with this probability; otherwise scales it to keep the mean."""
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * F.dropout(x.new_ones(len(x), 1, 1, 1), self.probability, self.training)
-
-
-def operation(kind: str, inputs: int, outputs: int, stride: int, drop: float) -> nn.Module:
-    """One operation of a cell; the identity is never dropped."""
-    made: nn.Module
+def operation(kind: str, inputs: int, outputs: int, stride: int) -> nn.Module:
+    """One operation of a cell."""
     if kind == "identity":
         return nn.Identity()
     if kind == "average":
-        made = nn.AvgPool2d(3, stride, 1, count_include_pad=False)
-    elif kind == "maximum":
-        made = nn.MaxPool2d(3, stride, 1)
-    else:
-        made = Separable(inputs, outputs, int(kind.removeprefix("separable")), stride)
-    return nn.Sequential(made, DropPath(drop)) if drop else made
+        return nn.AvgPool2d(3, stride, 1, count_include_pad=False)
+    if kind == "maximum":
+        return nn.MaxPool2d(3, stride, 1)
+    return Separable(inputs, outputs, int(kind.removeprefix("separable")), stride)
 
 
 class Pair(nn.Module):
@@ -127,9 +113,7 @@ class Cell(nn.Module):
     reads `x`, unchanged, in place of `previous`.
     """
 
-    def __init__(
-        self, inputs: int, previous_inputs: int | None, filters: int, *, reduction: bool, halve: bool, drop: float
-    ) -> None:
+    def __init__(self, inputs: int, previous_inputs: int | None, filters: int, *, reduction: bool, halve: bool) -> None:
         super().__init__()
         pairs, self.outputs = (REDUCTION, REDUCTION_OUTPUTS) if reduction else (NORMAL, NORMAL_OUTPUTS)
         self.sources = tuple((left, right) for _, left, _, right in pairs)
@@ -141,7 +125,7 @@ class Cell(nn.Module):
 
         def made(kind: str, state: int) -> nn.Module:
             channels = inputs if state == 1 and previous_inputs is None else filters
-            return operation(kind, channels, filters, 2 if reduction and state < 2 else 1, drop)
+            return operation(kind, channels, filters, 2 if reduction and state < 2 else 1)
 
         for i, (left, a, right, b) in enumerate(pairs):
             self.add_module(f"pair_{i}", Pair(made(left, a), made(right, b)))
@@ -154,36 +138,10 @@ class Cell(nn.Module):
         return torch.cat([states[i] for i in self.outputs], 1)
 
 
-class Auxiliary(nn.Module):
-    """The auxiliary classifier on a [B, inputs, grid, grid] output."""
-
-    def __init__(self, inputs: int, grid: int, classes: int, c: Scale) -> None:
-        super().__init__()
-        self.avgpool = nn.AvgPool2d(5, stride=3)
-        self.conv0 = nn.Conv2d(inputs, c(128), 1, bias=False)
-        self.bn0 = nn.BatchNorm2d(c(128), eps=EPSILON)
-        self.conv1 = nn.Conv2d(c(128), c(768), (grid - 5) // 3 + 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(c(768), eps=EPSILON)
-        self.fc = nn.Linear(c(768), classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn0(self.conv0(self.avgpool(F.relu(x)))))
-        return self.fc(torch.flatten(F.relu(self.bn1(self.conv1(x))), 1))  # type: ignore[no-any-return]
-
-
 class NasNet(nn.Module):
-    """N @ 4032 if `width` is 1; in training with `aux` it returns the pair (logits, auxiliary logits)."""
+    """N @ 4032 if `width` is 1."""
 
-    def __init__(
-        self,
-        repeats: int = 6,
-        classes: int = 1000,
-        aux: bool = False,
-        dropout: float = 0.5,
-        drop_path: float = 0.0,
-        width: float = 1.0,
-        image_size: int = 331,
-    ) -> None:
+    def __init__(self, repeats: int = 6, classes: int = 1000, dropout: float = 0.5, width: float = 1.0) -> None:
         super().__init__()
         c = Scale(width)
         filters = 4 * c(42)
@@ -194,42 +152,25 @@ class NasNet(nn.Module):
             plan += [(f"reduction_{stage - 1}", filters << stage)] if stage else []
             plan += [(f"cell_{stage * repeats + i}", filters << stage) for i in range(repeats)]
         self.order = tuple(name for name, _ in plan)
-        self.aux_after = f"cell_{2 * repeats - 1}"
-        self.AuxLogits: Auxiliary | None = None
         channels, previous, halve = c(96), None, False
-        for i, (name, cell_filters) in enumerate(plan, 1):
+        for name, cell_filters in plan:
             reduction = not name.startswith("cell")
-            cell = Cell(
-                channels, previous, cell_filters, reduction=reduction, halve=halve, drop=drop_path * i / len(plan)
-            )
+            cell = Cell(channels, previous, cell_filters, reduction=reduction, halve=halve)
             self.add_module(name, cell)
-            if aux and name == self.aux_after:
-                self.AuxLogits = Auxiliary(cell.channels, aux_grid(image_size), classes, c)
             previous = previous if name.startswith("reduction") else channels
             channels, halve = cell.channels, reduction
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(channels, classes)
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        x, previous, aux = self.bn0(self.conv0(images)), None, None
+    def forward(self, images: Tensor) -> Tensor:
+        x, previous = self.bn0(self.conv0(images)), None
         for name in self.order:
             output = self.get_submodule(name)(x, previous)
             # the cell after a reduction gets the reduction's own `previous`, not its `x`
             previous = previous if name.startswith("reduction") else x
             x = output
-            if name == self.aux_after and self.AuxLogits is not None and self.training:
-                aux = self.AuxLogits(x)
-        logits = self.fc(self.dropout(torch.flatten(self.avgpool(F.relu(x)), 1)))
-        return logits if aux is None else (logits, aux)
-
-
-def aux_grid(image_size: int) -> int:
-    """Height and width of the grid that the auxiliary classifier reads: after a convolution and three halvings."""
-    grid = (image_size - 1) // 2
-    for _ in range(3):
-        grid = (grid + 1) // 2
-    return grid
+        return self.fc(self.dropout(torch.flatten(self.avgpool(F.relu(x)), 1)))  # type: ignore[no-any-return]
 
 
 class NasNetImporter(ZooImporter):
@@ -246,5 +187,5 @@ class NasNetImporter(ZooImporter):
         """One step on random images."""
         o: NasNetOptions = self.options
         images, labels = torch.randn(o.batch, 3, o.image_size, o.image_size), torch.randint(0, o.classes, (o.batch,))
-        module = NasNet(o.repeats, o.classes, o.aux, o.dropout, o.drop_path, o.width, o.image_size)
-        return Step(module, images, loss, labels, self.make_optimizer)
+        module = NasNet(o.repeats, o.classes, o.dropout, o.width)
+        return Step(module, images, F.cross_entropy, labels, self.make_optimizer)

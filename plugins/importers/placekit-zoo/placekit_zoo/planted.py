@@ -1,4 +1,4 @@
-"""Layered graphs whose optimal makespan is known by construction; see `PlantedImporter`."""
+"""Layered graphs with a known optimal makespan; see `PlantedImporter`."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class PreActivatedBottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """The network; `blocks` are the numbers of bottleneck blocks in the four stages, None for those of `depth`."""
+    """The network; `blocks` are the numbers of bottleneck blocks in the four stages, by default those for `depth`."""
 
     def __init__(
         self, depth: int = 50, classes: int = 1000, width: float = 1.0, blocks: tuple[int, ...] | None = None

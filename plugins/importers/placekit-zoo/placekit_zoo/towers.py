@@ -210,7 +210,7 @@ class _Values:
         now: current tensor by original tensor.
         home: tensor of a source, which shares its memory with all its versions, by original tensor.
         op: operation by original operation.
-        next: tensors that replace those of sources in the next step, by original tensor.
+        next: tensors that replace the tensors of sources in the next step, by original tensor.
     """
 
     now: dict[int, int] = field(default_factory=dict)

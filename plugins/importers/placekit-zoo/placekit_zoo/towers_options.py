@@ -14,7 +14,7 @@ class TowersOptions(Options):
 
     of: dict[str, Any] = Field(
         {"name": "inception_v3", "batch": 128},
-        description="the importer of the training step, by `name`, and its options; its `batch` is the total of all towers",
+        description="importer of the training step (`name`) and its options; `batch` is the total of all towers",
     )
     towers: int = Field(4, ge=2, description="replicas of the training step, each with an equal part of the batch")
     synchronous: bool = Field(

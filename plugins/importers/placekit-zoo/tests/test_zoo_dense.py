@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from placekit_testing import ImporterContract
-from placekit_testing.contract import Make
 from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
-from placekit_zoo.dense_options import GptOptions, LlamaBlockOptions
+from placekit_zoo.dense_options import GptOptions
 from placekit_zoo.ffnn import FfnnImporter
 from placekit_zoo.gpt import Attention as GptAttention, Gpt, GptImporter
-from placekit_zoo.llama import Attention, Block, Layer, LlamaBlockImporter, LlamaLayerImporter, RMSNorm, Rotary
-from pydantic import ValidationError
+from placekit_zoo.llama import Attention, Block, Layer, LlamaBlockImporter, LlamaLayerImporter, Rotary
 
 from placekit_core import Graph
 
@@ -110,11 +107,6 @@ def test_inference_equals_eager(make: Any) -> None:
     assert torch.equal(found, expected)
 
 
-def test_forward_passes_are_the_default() -> None:
-    for importer, mode in [(FFNN, "inference"), (LLAMA_BLOCK, "inference"), (LLAMA_LAYER, "inference"), (GPT, "train")]:
-        assert importer().options.mode == mode
-
-
 def test_llama_attention_is_causal_attention_with_rotated_queries_and_keys() -> None:
     torch.manual_seed(0)
     attention, x = Attention(16, 2, 5).double(), torch.randn(3, 5, 16, dtype=torch.float64)
@@ -140,26 +132,12 @@ def test_rotary_depends_on_distances_only() -> None:
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-4)
 
 
-def test_root_mean_square_norm() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 16)
-    torch.testing.assert_close(RMSNorm(16)(x), F.rms_norm(x, (16,), eps=1e-5))
-
-
 def test_gpt_attention_is_causal_attention() -> None:
     torch.manual_seed(0)
     attention, x = GptAttention(16, 2, 5, 0.0), torch.randn(3, 5, 16)
     q, k, v = (t.view(3, 5, 2, 8).transpose(1, 2) for t in attention.c_attn(x).split(16, -1))
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(3, 5, 16)
     torch.testing.assert_close(attention(x), attention.c_proj(mixed))
-
-
-def test_gpt_with_the_fused_softmax_is_the_same_network() -> None:
-    torch.manual_seed(0)
-    x = torch.randint(0, 11, (3, 5))
-    plain, fused = (Gpt(2, 16, 2, 5, 11, 0.0, fused=fused) for fused in (False, True))
-    fused.load_state_dict(plain.state_dict())
-    torch.testing.assert_close(fused(x), plain(x))
 
 
 @pytest.mark.slow
@@ -175,37 +153,3 @@ def test_gpt_in_half_precision_with_matrices_of_its_own() -> None:
     assert half.op_type.is_value("placekit.causal_softmax").sum() == 2
     assert half.op_type.is_value("placekit.fused_adam").sum() == source.sum()
     assert not half.op_class.is_value("other").any()
-
-
-def test_wrong_sizes_are_refused() -> None:
-    with pytest.raises(ValidationError, match="heads=3 does not divide embedding=16"):
-        GptOptions(embedding=16, heads=3)
-    with pytest.raises(ValidationError, match="even widths"):
-        LlamaBlockOptions(embedding=6, heads=2)
-    for wrong in ({"layers": 0}, {"dropout": 1.5}, {"vocabulary": 1}):
-        with pytest.raises(ValidationError):
-            GptOptions(**wrong)
-
-
-class TestFfnn(ImporterContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return FFNN
-
-
-class TestLlamaBlock(ImporterContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return LLAMA_BLOCK
-
-
-class TestLlamaLayer(ImporterContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return LLAMA_LAYER
-
-
-class TestGpt(ImporterContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(GPT, layers=1, optimizer="sgd")

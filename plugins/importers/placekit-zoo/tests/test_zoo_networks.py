@@ -5,25 +5,20 @@ from __future__ import annotations
 import resource
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from placekit_zoo.dense_options import MlpOptions
-from placekit_zoo.image_options import InceptionV3Options
 from placekit_zoo.inception_v3 import InceptionV3, InceptionV3Importer
 from placekit_zoo.mlp import MlpImporter
-from pydantic import ValidationError
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
 SMALL = {"batch": 2, "image_size": 75, "width": 0.1, "classes": 7, "dropout": 0.0}
 
 
-@pytest.mark.parametrize(("aux", "parameters"), [(False, 23_834_568), (True, 27_161_264)])
-def test_inception_v3_has_the_published_number_of_parameters(aux: bool, parameters: int) -> None:
+def test_inception_v3_has_the_published_number_of_parameters() -> None:
     with torch.device("meta"):
-        module = InceptionV3(aux=aux)
-    assert sum(p.numel() for p in module.parameters()) == parameters
+        module = InceptionV3()
+    assert sum(p.numel() for p in module.parameters()) == 23_834_568
 
 
 @pytest.mark.slow
@@ -56,7 +51,6 @@ def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
     ("importer", "options"),
     [
         pytest.param(InceptionV3Importer, {**SMALL, "optimizer": "rmsprop"}, marks=pytest.mark.slow),
-        pytest.param(InceptionV3Importer, {**SMALL, "optimizer": "sgd"}, marks=pytest.mark.slow),
         (MlpImporter, {"optimizer": "sgd"}),
         (MlpImporter, {"optimizer": "adam", "hidden": [8]}),
         (MlpImporter, {"optimizer": "rmsprop", "hidden": []}),
@@ -64,23 +58,3 @@ def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
 )
 def test_steps_equal_eager(importer: Any, options: dict[str, Any], steps_equal_eager: Any) -> None:
     steps_equal_eager(importer, options)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_inception_v3_with_auxiliary_classifier_equals_eager(steps_equal_eager: Any) -> None:
-    steps_equal_eager(InceptionV3Importer, {**SMALL, "image_size": 299, "aux": True})
-
-
-def test_modes() -> None:
-    graph = MlpImporter(mode="inference").load()[0].graph
-    assert set(np.unique(graph.phase)) == {0}
-    assert not graph.op_type.is_value("state").any()
-
-
-def test_wrong_options_are_refused() -> None:
-    for wrong in ({"batch": 0}, {"optimizer": "adagrad"}, {"layers": 3}, {"hidden": [0]}):
-        with pytest.raises(ValidationError):
-            MlpOptions(**wrong)
-    with pytest.raises(ValidationError, match="image_size >= 299"):
-        InceptionV3Options(aux=True, image_size=200)

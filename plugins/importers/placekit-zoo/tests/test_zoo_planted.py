@@ -29,8 +29,6 @@ SHAPES: list[dict[str, Any]] = [
 
 
 class TestPlanted(ImporterContract):
-    executable = False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(PlantedImporter, layers=3, devices=3, strands=1)
@@ -76,30 +74,6 @@ def test_list_schedulers_miss_it(options: dict[str, Any]) -> None:
     for seed in range(10):
         _, problem, session, optimum = opened(**options, seed=seed)
         assert etf(problem, session) >= 1.15 * optimum
-
-
-@pytest.mark.slow
-def test_list_schedulers_miss_it_whatever_the_options() -> None:
-    rng = np.random.default_rng(0)
-    for seed in range(1000):
-        devices = int(rng.choice([2, 3, 4, 5, 8, 12]))
-        options = {
-            "layers": int(rng.choice([2, 3, 4, 8, 20, 40])),
-            "strands": int(rng.choice([1, 2, 3, 6])),
-            "width": int(rng.choice([5, 6, 8] if devices == 2 else [3, 4, 5, 8])),
-            "reads": int(rng.choice([0, 1, 3])),
-            "communication": float(rng.choice([1.5, 2, 4])),
-            "speeds": [[1], [1, 2], [1, 8], [4, 2, 1]][rng.integers(4)],
-        }
-        if options["layers"] * devices * options["strands"] * options["width"] <= 1000:
-            _, problem, session, optimum = opened(devices=devices, seed=seed, **options)
-            assert etf(problem, session) >= 1.15 * optimum, (devices, seed, options)
-
-
-def test_no_random_placement_beats_it() -> None:
-    _, problem, session, optimum = opened(layers=2, devices=3, strands=1)
-    devices = np.random.default_rng(0).integers(0, 3, (2000, problem.g))
-    assert session.evaluate(Placements.of(devices.astype(np.int16))).value_s.min() > optimum
 
 
 def test_size_and_names() -> None:

@@ -13,9 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from placekit_zoo.nmt import Attention, Nmt, NmtImporter
-from placekit_zoo.recurrent_options import NmtOptions, RnnlmOptions
 from placekit_zoo.rnnlm import Rnnlm, RnnlmImporter
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from placekit_core import Graph
@@ -23,7 +21,6 @@ from placekit_core import Graph
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
 T, B, H, V = 40, 64, 2048, 10_000  # of RNNLM: steps, batch, hidden, vocabulary
-PARAMETERS = {(V, H): 2, (4 * H, 2 * H): 2, (4 * H,): 2, (V,): 1}  # of its 2 layers: shape to number
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +60,6 @@ def before(graph: Graph) -> dict[tuple[str, int], set[tuple[str, int]]]:
     return result
 
 
-def parallelism(graph: Graph) -> float:
-    """FLOPs of the forward pass over those of its longest path."""
-    flops = np.where(graph.phase == 0, graph.flops, 0)
-    end = np.zeros(graph.n)
-    for op in graph.topological_order.tolist():
-        end[op] = flops[op] + max((end[graph.tensor_producer[t]] for t in graph.inputs(op)), default=0)
-    return float(flops.sum() / end.max())
-
-
 @pytest.mark.parametrize(("layers", "embedding"), [(2, 2048), (4, 2048), (2, 600)])
 def test_parameters_of_rnnlm(layers: int, embedding: int) -> None:
     with torch.device("meta"):
@@ -97,56 +85,6 @@ def test_arithmetic_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     assert products(graph) == 3 * forward  # gradients of inputs and of weights; the input of every product needs one
     assert graph.flops[graph.phase == 2].sum() < 0.01 * forward
     assert graph.flops.sum() == pytest.approx(3 * forward, rel=0.01)
-
-
-@pytest.mark.slow
-def test_memory_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
-    graph, grown = rnnlm
-    parameters = sum(math.prod(shape) * number for shape, number in PARAMETERS.items())
-    steps, words = 4 * sum(PARAMETERS.values()), 8 * B * (T + 1)  # Adam's count of each parameter; int64
-    assert graph.persistent_bytes.sum() == 3 * 4 * parameters + steps + words  # Adam's two moments
-    assert graph.tensor_bytes.sum() / 2**30 > 20
-    assert grown < 1
-    wide = {graph.shape(t) for t in range(graph.t) if V in graph.shape(t)}
-    assert wide == {(B, V), (V, H), (V,), (1, V)}, "a tensor holds the predictions of several steps"
-
-
-@pytest.mark.slow
-def test_traffic_of_weights_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
-    """Every step reads the weights; gradients are summed as eager torch does: read both, write one."""
-    graph, _ = rnnlm
-    sums: Counter[tuple[int, ...]] = Counter()
-    for op in np.flatnonzero(graph.op_type.is_value("aten.add") & (graph.phase == 1)).tolist():
-        shape = graph.shape(graph.outputs(op)[0])
-        if shape in PARAMETERS:
-            sums[shape] += 1
-            assert graph.bytes_accessed[op] == 3 * 4 * math.prod(shape)
-    assert sums == {shape: (T - 1) * number for shape, number in PARAMETERS.items()}
-    (product,) = (v for v in steps_of(graph)["softmax", T - 1] if graph.op_type[v] == "aten.addmm")
-    assert graph.bytes_accessed[product] == 4 * (V * H + V + B * H + B * V)
-    backward = [v for v in steps_of(graph, 1)["softmax", 0] if graph.op_type[v] == "aten.mm"]
-    assert graph.bytes_accessed[backward].tolist() == [4 * (V * H + B * H + B * V)] * 2
-
-
-@pytest.mark.slow
-def test_arithmetic_of_nmt() -> None:
-    width, vocabulary = 1024, 32_000
-    graph = NmtImporter(mode="inference").load()[0].graph
-    encoder, decoder = (2 * B * 4 * width * (x + 2 * width) for x in (2 * width, 3 * width))  # of one step
-    attention = 2 * B * (width**2 + T * width + T * width + 2 * width**2)  # query, scores, context, output
-    keys = 2 * B * T * width**2
-    assert products(graph) == T * (encoder + decoder + attention + 2 * B * width * vocabulary) + keys
-    calls = Counter(module for module, _ in steps_of(graph))
-    cells = {f"{part}.{i}": T for part in ("encoder", "decoder") for i in range(2)}
-    lookups = {"source_embedding": T, "target_embedding": T}
-    assert calls == {**lookups, **cells, "memory": 1, "attention": T, "softmax": T, "": 1}
-
-
-@pytest.mark.slow
-def test_training_nmt_takes_three_times_the_products() -> None:
-    options = {"batch": 2, "hidden": 8, "length": 2, "vocabulary": 20, "layers": 3, "embedding": 4}
-    train, inference = (NmtImporter(**options, mode=mode).load()[0].graph for mode in ("train", "inference"))
-    assert products(train) == 3 * products(inference)
 
 
 def test_rnnlm_is_a_grid(rnnlm: tuple[Graph, float]) -> None:
@@ -181,18 +119,6 @@ def test_nmt_is_a_grid_and_a_chain() -> None:
             assert waits[f"decoder.{i}", t] - {("memory", 0)} == (below | earlier | states) - {("memory", 0)}
         assert waits["attention", t] == waits["decoder.2", t] | whole | {("attention", t)}
         assert waits["softmax", t] == waits["attention", t] | {("softmax", t)}
-
-
-@pytest.mark.slow
-def test_parallelism_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
-    """Work over critical path: the path is once through all steps and once through the other layers, then the softmax."""
-    cell, softmax = 2 * B * 2 * H * 4 * H, 2 * B * H * V
-    ideal = T * (2 * cell + softmax) / ((T + 1) * cell + softmax)
-    assert ideal > 2.5
-    assert parallelism(rnnlm[0]) == pytest.approx(ideal, rel=0.01)
-    options = {"layers": 8, "hidden": 256, "steps": 16, "vocabulary": 256, "mode": "inference"}
-    deep = RnnlmImporter(**options).load()[0].graph
-    assert parallelism(deep) == pytest.approx((16 * 8 + 2) / (16 + 7 + 1 / 8), rel=0.03)  # a softmax is 1/8 of a cell
 
 
 @pytest.mark.parametrize(
@@ -281,17 +207,3 @@ def test_dropout_and_residual_connections() -> None:
     for part in ("encoder", "decoder"):
         plain = kernels[f"{part}.1", 1]
         assert [kernels[f"{part}.{i}", 1] - plain for i in range(4)] == [0, 0, 1, 1]  # from the third layer
-
-
-def test_wrong_options_of_recurrent_networks_are_refused() -> None:
-    for options, wrong in (
-        (RnnlmOptions, {"layers": 0}),
-        (RnnlmOptions, {"steps": 0}),
-        (RnnlmOptions, {"dropout": 1.0}),
-        (RnnlmOptions, {"length": 4}),
-        (NmtOptions, {"length": 0}),
-        (NmtOptions, {"vocabulary": 1}),
-        (NmtOptions, {"embedding": 0}),
-    ):
-        with pytest.raises(ValidationError):
-            options(**wrong)

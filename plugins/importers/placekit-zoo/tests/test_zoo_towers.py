@@ -23,21 +23,9 @@ FORWARD, BACKWARD, UPDATE = range(len(PHASES))
 
 @pytest.mark.slow
 class TestTowers(ImporterContract):
-    executable = False
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(TowersImporter, of=OF, towers=3, steps=2)
-
-
-@pytest.mark.slow
-class TestAsynchronousTowers(ImporterContract):
-    short = True
-    executable = False
-
-    @pytest.fixture
-    def make(self) -> Make:
-        return partial(TowersImporter, of=OF, towers=2, steps=2, synchronous=False)
 
 
 def load(towers: int = 3, of: dict[str, Any] | None = None, **options: Any) -> tuple[Graph, Graph]:
@@ -143,19 +131,6 @@ def test_a_step_reads_what_the_step_before_updated(synchronous: bool) -> None:
         assert len(set(graph.colocate[graph.tensor_producer[versions]].tolist())) == 1
 
 
-@pytest.mark.slow
-def test_statistics_belong_to_a_tower() -> None:
-    """Batch normalisation writes statistics: each tower its own, step by step; of a parameter in parts, each part is renewed."""
-    of = {"name": "inception_v3", "batch": 4, "image_size": 75, "width": 0.05, "classes": 3, "optimizer": "sgd"}
-    graph = TowersImporter(of=of, towers=2, steps=2).load()[0].graph
-    mean = [graph.op_name.index(f"tower{i}/Conv2d_1a_3x3.bn.running_mean") for i in range(2)]
-    assert graph.columns["tower"][mean].tolist() == [0, 1]
-    assert graph.colocate[mean[0]] != graph.colocate[mean[1]]
-    versions = np.flatnonzero(graph.tensor_storage == graph.outputs(mean[0])[0])
-    first, second = (int(v) for v in graph.tensor_producer[versions[1:]])
-    assert first in graph.tensor_producer[graph.inputs(second)]
-
-
 def test_views_of_parameters_are_renewed() -> None:
     b = GraphBuilder("views")
     w = b.source("w", 80, colocate=0)
@@ -224,14 +199,6 @@ def test_what_towers_have_apart_has_no_common_update(graph: Graph, says: str) ->
 def test_an_update_of_a_buffer_is_refused(synchronous: bool) -> None:
     with pytest.raises(ImporterError, match=r"'update' of 'other reads' writes into 'mean'"):
         replicate(with_other_reads(buffer="write"), 2, synchronous)
-
-
-def test_one_batch_normally_comes_from_the_inner_importer() -> None:
-    graph, one = load(of={"name": "mlp", "batch": 32}, towers=4)
-    assert graph.attributes["towers"] == 4
-    assert graph.attributes["of"] == one.attributes
-    default = TowersImporter(of={"name": "mlp"}, towers=4).load()[0].graph
-    assert default.fingerprint == graph.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The repeated layers of a network: lists of modules that do most of its work, such as `model.layers.0`, `model.layers.1`."""
+"""Recognises the repeated layers of a network, such as `model.layers.0`, `model.layers.1`, ..."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = (
     1e13,
     5e11,
     5e-6,
-)  # of a nominal device: operations are only compared with each other
-MIN_LAYERS = 6  # fewest alike layers of a list
-MIN_KERNELS = 100  # fewest forward kernels of a network whose layers are placed whole
-MAX_WIDTH = 2.0  # where more kernels could run side by side than this, operations are placed one by one
-SHARE = 0.5  # of the forward work, which the layers do
-ALIKE = 2.0  # the work of an alike layer is at most this many times the list's median, and at least its inverse
+)  # a nominal device: only ratios between operations matter
+MIN_LAYERS = 6  # fewest similar layers that count as a list of layers
+MIN_KERNELS = 100  # a smaller network is placed operation by operation
+MAX_WIDTH = 2.0  # with more parallel branches than this, whole layers would waste devices
+SHARE = 0.5  # smallest share of the forward work that the layers do
+SIMILAR = 2.0  # similar: between 1/2 and 2 times the median work of the list
 
 
 def nominal_s(graph: Graph) -> NDArray[np.float64]:
@@ -67,7 +67,7 @@ class Layers:
 
 
 def find_layers(graph: Graph) -> Layers | str:
-    """The layers of `graph`, or why none is placed whole: the end of a sentence, empty for small graphs."""
+    """The layers of `graph`, or the reason why operations are placed one by one instead (empty for small graphs)."""
     forward = graph.kernel & (graph.phase == FORWARD)
     if int(forward.sum()) < MIN_KERNELS:
         return ""
@@ -78,18 +78,18 @@ def find_layers(graph: Graph) -> Layers | str:
     lists = _lists(graph.module.vocabulary, work)
     share = sum(sum(layers.values()) for layers in lists.values()) / max(float(work.sum()), 1e-300)
     if share < SHARE:
-        return f"no lists of at least {MIN_LAYERS} alike layers do half of the forward work"
+        return "this network has no long run of similar layers"
     found = Layers(tuple(lists), sum(map(len, lists.values())), share, _width(graph, seconds, forward))
     tags = block_tags(graph, found.patterns)
     if any("@" in tags[v] and _inside(graph.module[v], found.lists) for v in np.flatnonzero(forward).tolist()):
         return "its layers are called more than once"
     if found.width > MAX_WIDTH:
-        return f"its forward kernels can run {found.width:.1f} side by side"
+        return f"on average {found.width:.1f} of its kernels could run at the same time"
     return found
 
 
 def _lists(paths: Sequence[str], work: NDArray[np.float64]) -> dict[str, dict[str, float]]:
-    """The outermost lists of modules that have at least `MIN_LAYERS` alike children: their layers, each with its work."""
+    """The outermost lists of modules that have at least `MIN_LAYERS` similar children: each layer with its work."""
     every: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for path, seconds in zip(paths, work.tolist(), strict=True):
         parts = path.split(".")
@@ -101,8 +101,8 @@ def _lists(paths: Sequence[str], work: NDArray[np.float64]) -> dict[str, dict[st
     for path in sorted(every, key=lambda path: path.count(".")):
         values = np.asarray(list(every[path].values()))
         middle = float(np.median(values))
-        alike = int(((values <= ALIKE * middle) & (values >= middle / ALIKE)).sum())
-        if alike >= MIN_LAYERS and not _inside(path, found):
+        similar = int(((values <= SIMILAR * middle) & (values >= middle / SIMILAR)).sum())
+        if similar >= MIN_LAYERS and not _inside(path, found):
             found[path] = every[path]
     return {path: found[path] for path in every if path in found}
 

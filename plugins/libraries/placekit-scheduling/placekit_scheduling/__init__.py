@@ -1,6 +1,6 @@
-"""Library: levels, list scheduling, proven bounds, and the interface of compiled evaluations (`Kernel`).
+"""Levels, list scheduling, proven bounds, and the interface of compiled evaluations (`Kernel`).
 
-Importing it imports no numba; each name is loaded at first use.
+Each name is loaded at first use, and importing this package does not import numba.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HOME = {
     "list_scheduling.scheduler": "RULES ListScheduler Rule warm_up",
     "symmetry": "device_classes",
 }
-"""Module, and the names that it has here."""
+"""The names of each module that this package exports."""
 
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -1,8 +1,8 @@
-"""Keys of numba's cache on disk that know all the code of which a function is compiled; importing it imports numba.
+"""Keys of numba's cache on disk that cover all the code in a compiled function. Importing this imports numba.
 
-numba finds stored code by a function's signature and bytecode, and drops it when the file that defines the function changes. But
-functions and constants from other files are frozen into it: after an upgrade of one package, those that call it would run its old
-code. Here they are part of the key.
+numba finds stored code by a function's signature and bytecode, and drops it when the file of the function changes. But the code
+also contains functions and constants from other files: after an upgrade of one package, its callers in other packages would
+still run the old code. So here these are part of the key.
 """
 # mypy: disable-error-code="no-untyped-call"
 
@@ -27,7 +27,7 @@ class KeyedCache(FunctionCache):
 
     @classmethod
     def replace(cls, function: Any) -> None:
-        """Give a compiled function such a cache in place of its own, if it has one."""
+        """Replace the cache of a compiled function, if it has one."""
         own: Any = getattr(function, "_cache", None)
         if type(own) is FunctionCache:
             vars(own)["function"], own.__class__ = function, cls
@@ -38,16 +38,16 @@ class KeyedCache(FunctionCache):
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super()._load_overload(sig, target_context)
-        except (AttributeError, ImportError):  # it names a class or a module that is no longer there
+        except (AttributeError, ImportError):  # it refers to a class or module that no longer exists
             self.flush()
             return None
 
 
 def digest(function: Any) -> str:
-    """A hash of a function's code, constants and options, and of those of all compiled functions that it calls, directly or not.
+    """A hash of the code, constants and options of a function, and of all compiled functions that it calls, directly or not.
 
-    It depends neither on lines and comments, nor on where files lie, nor on the process. Known are constants, arrays, tuples,
-    named tuples, functions, and what is read from modules; of other objects only the name.
+    It does not depend on line numbers, comments, file paths or the process. It covers constants, arrays, tuples, named tuples,
+    functions, and names read from modules; of other objects only the name.
     """
     hashes: dict[Any, str] = {}
     todo = [function]
@@ -61,7 +61,7 @@ def digest(function: Any) -> str:
 
 @cache  # a function is part of many others
 def _own(function: Any) -> tuple[str, tuple[Any, ...]]:
-    """The hash of a function without those that it calls, and these."""
+    """The hash of a function alone, and the compiled functions that it calls."""
     plain: FunctionType = getattr(function, "py_func", function)
     codes = list(_codes(plain.__code__))
     used = [cell.cell_contents for cell in plain.__closure__ or ()]
@@ -76,7 +76,7 @@ def _own(function: Any) -> tuple[str, tuple[Any, ...]]:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of those inside it."""
+    """The code of a function, and of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -84,7 +84,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _read(names: tuple[str, ...], scope: dict[str, Any]) -> Iterator[Any]:
-    """What `names` stand for in a scope; for a module, also what it has of the other ones (`module.name`)."""
+    """The values of `names` in a scope; for a module, also the values of the other names in it (`module.name`)."""
     for name in names:
         if name in scope:
             yield scope[name]
@@ -93,7 +93,7 @@ def _read(names: tuple[str, ...], scope: dict[str, Any]) -> Iterator[Any]:
 
 
 def _compiled(value: Any) -> Iterator[Any]:
-    """The compiled functions of a value."""
+    """The compiled functions in a value."""
     if isinstance(value, Dispatcher):
         yield value
     elif isinstance(value, tuple):
@@ -102,7 +102,7 @@ def _compiled(value: Any) -> Iterator[Any]:
 
 
 def _text(value: Any) -> str:
-    """A constant's value as text; of a function or class its name, and a class's fields."""
+    """The value of a constant as text; for a function or class, its name and fields."""
     kind = f"{type(value).__qualname__} {getattr(type(value), '_fields', '')}"
     if isinstance(value, np.ndarray):
         return f"{kind} {value.dtype} {value.shape} {value.tobytes().hex()}"

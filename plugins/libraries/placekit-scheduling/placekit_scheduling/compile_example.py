@@ -1,4 +1,4 @@
-"""A tiny problem: solving it compiles the loops that solve problems, or loads them from disk."""
+"""A tiny problem: solving it compiles the loops, or loads them from disk."""
 
 from __future__ import annotations
 

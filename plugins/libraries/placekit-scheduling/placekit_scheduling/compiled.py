@@ -1,15 +1,13 @@
-"""The list scheduler for compiled loops of plugins: the arrays of a `ListScheduler`, and the functions that work on them.
+"""The list scheduler for compiled loops of plugins. Importing this imports numba.
 
-A loop takes `Fixed` and `State` from `arrays`; `restart` begins again from a fresh state. All functions are compiled by
-numba; importing this module imports numba.
+`arrays` returns the arrays of a `ListScheduler`. Compiled functions that use them:
 
-- `starts(p, s, op, ready, start)` fills [D] when the inputs of a ready operation could be on each device, and when it could
-  start there; inf where it may not run.
+- `starts(p, s, op, ready, start)` fills `ready` [D] and `start` [D] for a ready operation: when its inputs could be on each
+  device, and when it could start there; inf where it may not run.
 - `place(p, s, op, device)` places a ready operation.
 - `restart(s, fresh)` copies the state `fresh` into the state `s`.
 
-`UNCOUNTED` are the options of `njit` that all of them are compiled with, besides a cache; their callers are fastest with the
-same options.
+They are compiled with the options `UNCOUNTED`; callers are fastest with the same options.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ restart = copier_of(State)
 
 
 def arrays(scheduler: ListScheduler) -> tuple[Fixed, State]:
-    """The scheduler's problem, and a copy of its state with arrays of its own."""
+    """The scheduler's problem, and a copy of its state."""
     return scheduler._fixed, copied(scheduler._state)
 
 
 def copied(state: State) -> State:
-    """A copy of `state` with arrays of its own."""
-    made: Any = [array.copy() for array in state]
-    return State(*made)
+    """A copy of `state` that shares no arrays with it."""
+    copies: Any = [array.copy() for array in state]
+    return State(*copies)

@@ -1,4 +1,4 @@
-"""Batches of placements on a compiled evaluation, over threads; importing it imports numba."""
+"""Evaluates batches of placements with a compiled evaluation on several threads. Importing this imports numba."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _evaluate_rows(  # type: ignore[no-untyped-def]
 def evaluate_batch(
     kernel: Kernel, placements: Placements, size: int, events: int, threads: int = 1, pool: Executor | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[b] values in seconds and [b, D] peak bytes; `events`: of one evaluation, about.
+    """[b] values in seconds and [b, D] peak bytes. `size` is D; `events`: about how many events one evaluation has.
 
-    Placements are evaluated one by one, so threads do not change the results.
+    Each placement is evaluated by one thread, so the number of threads does not change the results.
     """
     b = len(placements)
     device, priority = kernel_arguments(placements.device, placements.priority)
@@ -63,7 +63,7 @@ def evaluate_batch(
 def kernel_arguments(
     device: NDArray[np.int16], priority: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
-    """Writable contiguous arrays; numba's signature accepts no others."""
+    """The placements as writable contiguous arrays: numba's signature accepts no others."""
     devices = np.require(device, np.int16, ["C", "W"])
     if priority is None:
         return devices, np.empty((len(devices), 0), np.float32)

@@ -1,12 +1,12 @@
-"""Packs many arrays into few for compiled functions, and finds them again there; importing this imports numba.
+"""Packs many arrays into a few for compiled functions, and unpacks them there. Importing this imports numba.
 
-A compiled evaluation (`placekit_scheduling.Kernel`) takes two flat arrays and two scratch spaces, whatever it needs. A list of
-`Field` names the numbers and arrays in them, in order: `lay_out` fills the flat arrays. In compiled code, `view_of` returns all
-fields as a NamedTuple; `unpacked` compiles a function in which each field is a local variable. A NamedTuple is simpler and
-enough for some dozen fields; with the hundred of the simulator, it takes numba long to compile.
+Every compiled evaluation (`placekit_scheduling.Kernel`) takes two flat arrays and two scratch arrays. A list of `Field` names
+the numbers and arrays in them, in order, and `lay_out` fills the flat arrays. In compiled code, `view_of` returns all fields as
+a NamedTuple; `unpacked` compiles a function where each field is a local variable. A NamedTuple is simpler, and fine for a few
+dozen fields. With the hundred fields of the simulator, it would take numba long to compile.
 
-Compiled code cannot loop over fields of different types, so `builder_of`, `row_of` and `copier_of` write functions of all fields
-of a NamedTuple out.
+Compiled code cannot loop over fields of different types. So `builder_of`, `row_of` and `copier_of` generate functions that
+name each field of a NamedTuple.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -34,8 +34,8 @@ class Field(NamedTuple):
     """A number, a flag, or an array of a compiled evaluation.
 
     Attributes:
-        where: `number`, `flag`; `ints`, `floats`, the problem; `scratch_ints`, `scratch_floats`, working space.
-        size: the size of an array in working space, by name.
+        where: `number`, `flag`; `ints`, `floats`: in the problem; `scratch_ints`, `scratch_floats`: in working space.
+        size: name of the size of an array in working space.
         wide: the array holds integers of 64 bits (in `scratch_floats`).
     """
 
@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 
 def fields(where: str, names: str, size: str = "") -> list[Field]:
-    """Fields of one place and size; `names` are separated by spaces."""
+    """Fields with the same place and size; `names` are separated by spaces."""
     return [Field(name, where, size) for name in names.split()]
 
 
@@ -67,7 +67,7 @@ def lay_out(
     arrays: Mapping[str, NDArray[Any]],
     sizes: Mapping[str, int],
 ) -> Layout:
-    """Put numbers and arrays where `layout` says. Entry i of the integers is number i, or the index at which array i begins."""
+    """Lay numbers and arrays out by `layout`. Entry i of the integers is number i, or the index at which array i begins."""
     used = {"ints": len(layout), "floats": 0, "scratch_ints": 0, "scratch_floats": 0}
     begin = {}
     for field in layout:
@@ -101,13 +101,14 @@ def unpacked(
 ) -> Any:
     """Compile a function whose parameter `m` stands for all fields of `layout`.
 
-    In the compiled function, the four arrays `ints, floats, scratch_ints, scratch_floats` take the place of `m`, as a
-    parameter and as an argument of calls, and each `m.name` is a local variable, which is found once. A tuple of a hundred
-    arrays would do the same, but takes long to compile.
+    In the compiled function, the four arrays `ints, floats, scratch_ints, scratch_floats` replace `m`, as a parameter and as an
+    argument of calls, and each `m.name` becomes a local variable. A tuple of a hundred arrays would do the same, but takes
+    long to compile.
 
     Args:
-        name: of the compiled function. Numba confuses two of one name when they are called through `Kernel.function`.
-        known: flags whose value is fixed in this variant; what they exclude is left out.
+        name: name of the compiled function. Numba confuses functions of the same name if they are called through
+            `Kernel.function`.
+        known: flags with a fixed value in this variant; the code that they exclude is left out.
     """
     lines, line = inspect.getsourcelines(function)
     tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -125,7 +126,7 @@ def unpacked(
     function.__globals__.setdefault("np", np)  # for the views of the arrays
     exec(compile(tree, str(inspect.getsourcefile(function)), "exec"), function.__globals__, names)
     made = names[written.name]
-    # numba's cache looks at the file of the function, not at the layout: another one must have another name there
+    # numba's cache does not see the layout, so the name must depend on it
     about = repr((lines, layout, known, _SOURCE))
     made.__qualname__ = f"{written.name}_{zlib.crc32(about.encode()):08x}"
     return njit(*signature, **options)(made)
@@ -140,7 +141,7 @@ def _is_m(node: ast.expr) -> bool:
 
 
 class _Unpacking(ast.NodeTransformer):
-    """Replaces `m.name` by a local variable or a known flag, `m` as an argument by the arrays, and drops what cannot be."""
+    """Replaces `m.name` by a local variable or known flag, and `m` as an argument by the arrays; drops unreachable code."""
 
     def __init__(self, known: Mapping[str, bool]) -> None:
         self.known = known
@@ -186,12 +187,12 @@ class _Unpacking(ast.NodeTransformer):
 def _found(i: int, field: Field) -> str:
     if field.where in ("number", "flag"):
         return f"np.int64(ints[{i}])" if field.where == "number" else f"ints[{i}] != 0"
-    # an unsigned number: slicing need not ask whether it counts from the end
+    # unsigned, so that slicing need not check whether it counts from the end
     return f"{field.where}[np.uint32(ints[{i}]) :]" + (".view(np.int64)" if field.wide else "")
 
 
 def builder_of(cls: type[Any], arguments: str, values: Mapping[str, str], **options: Any) -> Any:
-    """A compiled function of `arguments` that returns a `cls`, each field from its expression in `values`.
+    """A compiled function of `arguments` that returns a `cls`; `values` has an expression for each field.
 
     `np` is numpy in the expressions. `options` are those of `njit`.
     """
@@ -200,9 +201,9 @@ def builder_of(cls: type[Any], arguments: str, values: Mapping[str, str], **opti
 
 
 def row_of(cls: type[Any]) -> Any:
-    """A compiled function (stacked, i): the `cls` of row i of every array of `stacked`.
+    """A compiled function (stacked, i) that returns the `cls` of row i of every array of `stacked`.
 
-    It is for functions that are compiled with `UNCOUNTED`: the arrays that it returns have no reference counts.
+    Only functions compiled with `UNCOUNTED` may call it: the arrays that it returns have no reference counts.
     """
     return builder_of(cls, "stacked, i", {name: f"stacked.{name}[i]" for name in cls._fields}, **UNCOUNTED)
 
@@ -232,7 +233,7 @@ def _type_of(hint: Any) -> Any:
 
 
 def _compiled(cls: type[Any], source: str, **options: Any) -> Any:
-    """The only function of `source`, as if it stood in the file of `cls`: errors and `placekit doctor` name that file."""
+    """The only function in `source`, compiled as if it were in the file of `cls`: errors and `placekit doctor` name this file."""
     file = sys.modules[cls.__module__].__file__
     names = {"__name__": cls.__module__, "cls": cls, "copy": _copy, "np": np}
     before = set(names)

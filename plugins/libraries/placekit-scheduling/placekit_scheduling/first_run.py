@@ -1,8 +1,8 @@
-"""A first run compiles on several cores: other processes compile what it will need later.
+"""Lets a first run compile on several cores: helper processes compile functions that the run will need later.
 
-In entry points of the group `placekit.compiled`, plugins name what a default run compiles: modules that compile when they are
-imported, or functions that compile, with names in the order in which a run needs them. The run begins with the first of them, the
-other processes further on, as far as possible from each other. numba keeps on disk what any of them has compiled.
+Plugins list the compiled parts of a default run as entry points of the group `placekit.compiled`: modules that compile when
+imported, or functions that compile when called. Their names sort in the order in which a run needs them. The run begins with
+the first entry, and each helper further on, as far as possible from the others. numba shares the compiled code on disk.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from placekit_core import usable_cores
 
 GROUP = "placekit.compiled"
 ALONE = "PLACEKIT_COMPILE_ALONE"
-"""A process in whose environment this is set compiles alone."""
-# Python looks for modules where its parent does, and nowhere else.
+"""A process with this environment variable starts no helpers."""
+# The helper looks for modules in the same places as its parent.
 _COMMAND = (
     "import sys; sys.path[:] = sys.argv[3:]; from placekit_scheduling.first_run import main; main(*sys.argv[1:3])"
 )
 
 _once = threading.Lock()
 _helpers: list[subprocess.Popen[bytes]] = []
-_held: list[Any] = []  # the lock file of this computer, once there are helpers
+_held: list[Any] = []  # the open lock file, once there are helpers
 
 
 @cache
@@ -40,11 +40,11 @@ def _entries() -> list[EntryPoint]:
 
 
 def get_help(package: str) -> None:
-    """Start other processes if default runs compile something of `package`: one on every core but one, at most one per entry.
+    """Start helpers if default runs compile something of `package`: one on every core but one, at most one per entry.
 
-    Only the first such call of a process does, and only in one process of this computer and user at a time. A process of
-    a sweep gets no help: the other processes of the sweep compile the same. The helpers end with this process; if it is
-    killed, after the entry that they compile.
+    Only the first such call of a process starts them, and only one process per user and computer has helpers at a time. A
+    process of a sweep gets none, because the other processes of the sweep compile the same functions. Helpers end with this
+    process; if it is killed, they end after the entry that they are compiling.
     """
     if _held or not _may_have_help():
         return
@@ -59,7 +59,7 @@ def get_help(package: str) -> None:
             first = (number + 1) * len(entries) // (count + 1)
             command = [sys.executable, "-I", "-c", _COMMAND, str(first), str(os.getpid()), *sys.path]
             nowhere = subprocess.DEVNULL
-            with suppress(OSError, ValueError):  # no processes or memory left: the run compiles by itself
+            with suppress(OSError, ValueError):  # no processes or memory left: the run compiles alone
                 _helpers.append(
                     subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, env=environment)
                 )
@@ -67,13 +67,13 @@ def get_help(package: str) -> None:
 
 
 def _may_have_help() -> bool:
-    """Not on Windows, whose processes do not know that their parent has ended; nor in an application that Python is a part of."""
+    """Whether helpers can work: not on Windows, where they do not see that their parent has ended, nor in a frozen app."""
     frozen = not sys.executable or getattr(sys, "frozen", False)
     return not (os.name == "nt" or frozen or os.environ.get(ALONE) or current_process().name != "MainProcess")
 
 
 def _only_one() -> bool:
-    """Whether no other process of this user has helpers; if so, none gets any until this one ends."""
+    """Take the lock that allows one process of this user to have helpers. Returns False if another process has it."""
     import fcntl
 
     path = os.path.join(tempfile.gettempdir(), f"placekit-compiling-{os.getuid()}")
@@ -91,20 +91,20 @@ def _only_one() -> bool:
 
 
 def end_help() -> None:
-    """End the helpers: before something is measured, they must not keep cores busy."""
+    """End the helpers. Call this before measuring, because they keep cores busy."""
     while _helpers:
         helper = _helpers.pop()
-        helper.kill()  # numba replaces files whole
+        helper.kill()  # safe, because numba writes its files atomically
         helper.wait()
 
 
 def main(first: str, parent: str) -> None:
-    """Compile everything, from entry number `first` on; end early if the process `parent` has ended."""
+    """Compile all entries, beginning with number `first`. Ends early if the process `parent` has ended."""
     entries = _entries()
     for entry in entries[int(first) :] + entries[: int(first)]:
         if os.getppid() != int(parent):
             return
-        with suppress(Exception):  # the run itself meets what is wrong here, and says so
+        with suppress(Exception):  # the run itself will meet the same error and report it
             found = entry.load()
             if callable(found):
                 found()

@@ -1,9 +1,10 @@
-"""Heaps for compiled loops; importing it imports numba.
+"""Heaps for compiled loops. Importing this imports numba.
 
 - `push`, `pop`: a binary heap of integers.
 - `push_event`, `drop_event`: a binary heap of numbered events by time.
 - `sift`: a binary heap of numbered entries whose keys change.
-- `enqueue`, `without_root`: pairing heaps (Fredman et al. 1986), linked through arrays that many of them share.
+- `insert_event`: a short sorted list of events.
+- `enqueue`, `without_root`: pairing heaps (Fredman et al. 1986) that share their arrays.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -33,7 +34,7 @@ def push(heap: Ints, size: int, key: int) -> int:
 
 @compiled
 def pop(heap: Ints, size: int) -> int:
-    """Drop the first of a heap. Returns the new size."""
+    """Remove the smallest integer of a heap. Returns the new size."""
     size -= 1
     key, i = heap[size], 0
     while True:
@@ -65,7 +66,7 @@ def push_event(times: Floats, numbers: Any, size: int, time: float, number: int)
 
 @inlined
 def drop_event(times: Floats, numbers: Any, size: int) -> None:
-    """Take the first event out of a heap; `size` events remain."""
+    """Remove the first event of a heap; `size` events remain."""
     time, number = times[size], numbers[size]
     i, down = 0, 1
     while down < size:
@@ -81,17 +82,17 @@ def drop_event(times: Floats, numbers: Any, size: int) -> None:
 
 
 NEAR = 32
-"""Number of events to keep in a sorted list (`insert_event`); those beyond belong into a heap."""
+"""Most events in a sorted list (`insert_event`); put the others into a heap."""
 SPAN = 256
 """Length of the arrays of such a list."""
 
 
 @inlined
 def insert_event(times: Floats, numbers: Any, first: Any, end: Any, time: float, number: int) -> Any:
-    """Put an event into the list `first` .. `end` - 1, sorted by (time, number); returns its new first and end.
+    """Insert an event into the list `first` .. `end` - 1, sorted by (time, number). Returns the new first and end.
 
-    The list moves to the right as events are taken at its left, and back when it reaches the end of the arrays. It is for
-    the few events that are pending at a time on most machines: there it is faster than a heap.
+    The list moves to the right as events are removed at its left, and back when it reaches the end of the arrays. For few
+    pending events, as on most machines, it is faster than a heap.
     """
     if end == SPAN:
         for j in range(first, end):
@@ -112,7 +113,7 @@ def insert_event(times: Floats, numbers: Any, first: Any, end: Any, time: float,
 def sift(heap: Ints, key: Floats, rank: Ints, position: Ints, size: int, i: int) -> None:
     """Restore the order by (key, rank) of a heap of `size` numbers after the key of its entry `i` changed.
 
-    `key`, `rank` and `position`, which says where in the heap each number is, are indexed by number.
+    `key`, `rank` and `position` (in the heap) are indexed by number.
     """
     v = heap[i]
     while i > 0:
@@ -142,7 +143,7 @@ def sift(heap: Ints, key: Floats, rank: Ints, position: Ints, size: int, i: int)
 
 @inlined
 def meld(a: int, b: int, key: Ints, child: Any, link: Any) -> int:
-    """Root of the union of two pairing heaps, neither empty."""
+    """Root of the union of two non-empty pairing heaps."""
     if key[b] < key[a]:
         link[a] = child[b]
         child[b] = a
@@ -171,7 +172,7 @@ def enqueue(
 
 @inlined
 def without_root(root: int, key: Ints, child: Any, link: Any) -> Any:
-    """Root of a pairing heap after its root was taken, -1 if none is left: melds pairs of children, then all of them."""
+    """Root of a pairing heap after its root was removed, -1 if it is empty: melds pairs of children, then all of them."""
     x = np.int64(child[root])
     if x < 0 or link[x] < 0:
         return x

@@ -1,4 +1,4 @@
-"""How the loops of this library are compiled; importing it imports numba, and lets every compilation be told."""
+"""Compiles functions with numba. Importing this imports numba, and from then on every compilation is reported."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from placekit_scheduling.cache_keys import KeyedCache
 from placekit_scheduling.first_run import get_help
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
-"""Options of `njit` for functions that allocate nothing, and return arrays only to functions compiled in the same way:
-without reference counts of the many arrays, calls take a fifth of the time. It is an internal option of numba: a version
-without it is slower, but the results are the same."""
-COUNTED: dict[str, Any] = dict.fromkeys(UNCOUNTED, True)
-"""Options of `njit` for functions that such functions call, and that allocate: else they would inherit `UNCOUNTED`."""
+"""Options of `njit` that leave out reference counts: calls with many arrays take a fifth of the time.
+
+They are for functions that allocate nothing, and return arrays only to functions with the same options. This is an internal
+option of numba; a version without it gives the same results, but slower."""
 
 
 def _defer_scipy() -> None:
-    """Let numba import scipy when it compiles linear algebra: by default it does so before it loads its first function.
+    """Let numba import scipy only when it compiles linear algebra.
 
-    It imports scipy's linear algebra, which takes as long as numba itself, only to learn that it is there.
+    By default it imports scipy's linear algebra before it loads its first function, only to check that it is installed. This
+    takes as long as importing numba itself.
     """
     linalg = numba.np.linalg
     if "numba.np.arraymath" in sys.modules or not hasattr(linalg, "ensure_blas") or not find_spec("scipy"):
@@ -47,83 +47,83 @@ _defer_scipy()
 
 
 def njit(signature: Any = None, **options: Any) -> Any:
-    """numba's `njit`. With `cache=True`, code on disk also depends on what the function takes from other files (`KeyedCache`).
+    """numba's `njit`, whose code on disk (`cache=True`) also follows changes in other files that it uses (`KeyedCache`).
 
     Args:
-        signature: to compile for at once, one; not the function: `@njit()`.
+        signature: compile for this signature at once. Without one, write `@njit()`.
     """
     if isinstance(signature, (FunctionType, list)):
         raise TypeError("njit takes one signature, or none: write @njit()")
 
     def decorate(function: Any) -> Any:
-        made: Any = numba.njit(**options)(function)  # noqa: TID251
-        KeyedCache.replace(made)
-        if signature is not None and isinstance(made, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
-            made.compile(signature)  # looks for code on disk, so not before
-            made.disable_compile()
-        return made
+        dispatcher: Any = numba.njit(**options)(function)  # noqa: TID251
+        KeyedCache.replace(dispatcher)
+        if signature is not None and isinstance(dispatcher, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
+            dispatcher.compile(signature)  # looks for code on disk, so the cache must be set before
+            dispatcher.disable_compile()
+        return dispatcher
 
     return decorate
 
 
-compiled: Any = njit(cache=True, **{"no_cfunc_wrapper": True, **UNCOUNTED})  # nobody calls it as C does
+compiled: Any = njit(cache=True, **{"no_cfunc_wrapper": True, **UNCOUNTED})  # without the code to call it from C
 inlined: Any = njit(cache=True, forceinline=True, **UNCOUNTED)
 
 
 class _Inner(CPUDispatcher):
-    """A compiled function without the code by which Python calls it: without this class, such a call ends the process."""
+    """A compiled function that Python cannot call. Without this class, such a call would crash the process."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(f"{self.py_func.__name__} is called by compiled code only")
 
 
 def inner(function: Any) -> Any:
-    """Like `compiled`, for a function that only compiled code calls. Raises TypeError if Python does.
+    """Like `compiled`, for a function that only compiled code calls. Raises TypeError if Python calls it.
 
-    Without the code that unpacks Python's arguments, what takes tuples of many arrays compiles faster.
+    Functions that take tuples of many arrays compile faster without the code that unpacks Python's arguments.
     """
     return _inner(function, UNCOUNTED)
 
 
 def counted_inner(function: Any) -> Any:
-    """`inner`, for a function that allocates or that such functions call: with reference counts."""
+    """Like `inner`, but with reference counts: for functions that allocate, and for their callers."""
     return _inner(function, {})
 
 
 def _inner(function: Any, options: dict[str, Any]) -> Any:
-    alone: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
-    made: Any = njit(cache=True, **alone)(function)
-    if isinstance(made, CPUDispatcher):
-        made.__class__ = _Inner
-    return made
+    no_wrappers: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    dispatcher: Any = njit(cache=True, **no_wrappers)(function)
+    if isinstance(dispatcher, CPUDispatcher):
+        dispatcher.__class__ = _Inner
+    return dispatcher
 
 
 @inlined  # type: ignore[untyped-decorator]
 def at(number: Any) -> Any:
-    """An int32 that is not negative, as an index: compiled code then need not ask whether it counts from the end.
+    """A non-negative int32 as an index: compiled code then need not check whether it counts from the end.
 
-    A loop that does little but look things up asks that often. A negative number becomes a large one, without an error.
+    This saves time in loops with many look-ups. A negative number becomes a large one, without an error.
     """
     return np.int64(np.uint32(number))
 
 
 COMPILING = "compiling, once on this computer: a minute or two, which later runs do not take"
-"""What a run says before it compiles for the first time."""
+"""The line that a run prints before it compiles for the first time."""
 
 
-class _Told(event.Listener):
-    """Reports what is being compiled: the first run on a computer takes minutes longer than the next ones."""
+class _Reporter(event.Listener):
+    """Reports each function that is compiled, because a first run takes minutes longer than the next ones."""
 
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
-        if function.__module__.startswith("placekit_"):  # others may compile at every run
+        if function.__module__.startswith("placekit_"):  # functions of others may compile in every run
             announce(COMPILING)
             get_help(function.__module__.partition(".")[0])
-        if not function.__module__.startswith("numba."):  # its own functions are parts of ours
+        if not function.__module__.startswith("numba."):  # these are parts of our functions
             report_progress(f"compiling {function.__name__}, once on this computer")
 
     def on_end(self, event: Any) -> None:
-        """The next report takes the place of this one."""
+        """The next report replaces this one."""
 
 
-event.register("numba:compile", _Told())  # type: ignore[no-untyped-call]
+event.register("numba:compile", _Reporter())  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Objectives that are the largest load of a device or channel, in a form that a solver can take."""
+"""Objectives that are the largest load of a device or channel, in a form for solvers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 
 class Net(NamedTuple):
-    """A group and the groups that read from it, without itself."""
+    """A group (`maker`) and the other groups that read from it."""
 
     maker: int
     readers: tuple[int, ...]
 
 
 class Charge(NamedTuple):
-    """A resource is busy for `seconds` where one of `nets` has its maker on `senders` and a reader on `receivers`.
+    """A resource is busy for `seconds` if one of `nets` has its maker on `senders` and a reader on `receivers`.
 
-    Resources are the D devices, then channels. `senders` and `receivers` are devices in rising order and have none in common.
+    Resources are the D devices, then channels. `senders` and `receivers` are disjoint sets of devices in rising order.
     """
 
     resource: int
@@ -32,7 +32,7 @@ class Charge(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Bytes that a device keeps if one of the groups `holders` is on it."""
+    """Bytes that a device stores if any of the groups `holders` is on it."""
 
     bytes_: float
     holders: tuple[int, ...]
@@ -40,18 +40,18 @@ class Store(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """A lower bound on an objective, for every placement that fits: the largest load of a resource. g groups, D devices.
+    """The largest load of a resource is a lower bound on the objective of every placement that fits. g groups, D devices.
 
     Attributes:
         seconds: [g, D] load of each group on its device.
-        nets: what groups send each other.
+        nets: the transfers between groups.
         charges: the loads of transfers.
-        ahead: pairs of groups (u, v): there is an order of the devices in which v is on no earlier device than u. Empty if
-            devices may wait for each other.
+        ahead: pairs of groups (u, v): in some order of the devices, v is never on an earlier device than u. Empty if devices
+            may wait for each other.
         bytes_: [g] bytes of each group on its device.
-        work_bytes: [g] bytes of each group of which only the largest on a device counts.
+        work_bytes: [g] bytes of each group; only the largest on a device counts.
         stores: bytes that groups share.
-        exact: the largest load is the value, not only a bound, and whatever respects the bytes and `ahead` fits.
+        exact: whether the largest load is the value itself, and every placement fits that respects the bytes and `ahead`.
     """
 
     seconds: NDArray[np.float64]
@@ -65,7 +65,7 @@ class Loads:
 
     @property
     def most_s(self) -> float:
-        """More than any load, seconds."""
+        """An upper limit on any load, seconds."""
         return float(self.seconds.max(axis=1, initial=0.0).sum()) + sum(c.seconds for c in self.charges)
 
     def largest_s(self, device: NDArray[np.int16]) -> float:
@@ -87,7 +87,7 @@ class Loads:
 
 @runtime_checkable
 class HasLoads(Protocol):
-    """A backend's session whose values may be largest loads."""
+    """A session whose objective may be a largest load."""
 
     def loads(self) -> Loads | None:
-        """The loads of its problem; None if its objective is none."""
+        """The loads of the problem; None if the objective is not a largest load."""

@@ -1,4 +1,4 @@
-"""Devices that are alike."""
+"""Identical devices."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from placekit_core import Problem
 
 
 def device_classes(problem: Problem) -> list[list[int]]:
-    """Classes of devices within which any renaming changes no schedule; a device that is like no other is one by itself.
+    """Classes of identical devices. Any renaming within a class changes no schedule.
 
-    Two devices are alike if exchanging them changes no operation's seconds, no permission, stream or memory, and maps
-    the routes onto each other: equal seconds for exchanged pairs of devices, and to every channel there is one of equal
-    capacity that is on just the exchanged routes. Then every execution remains one when the two are exchanged. If that
-    holds for a and b, and for b and c, it holds for a and c (exchange b and c, then a and b, then b and c), so that the
-    classes are well defined, and every renaming within a class is a sequence of such exchanges.
+    Two devices are identical if exchanging them changes no seconds, permissions, streams or memory, and maps the routes onto
+    each other: exchanged pairs of devices have equal seconds, and for every channel there is one of equal capacity on exactly
+    the exchanged routes. Then any execution is still valid after the exchange. If this holds for a and b, and for b and c, it
+    holds for a and c (exchange b and c, then a and b, then b and c). So the classes are well defined, and every renaming
+    within a class is a sequence of such exchanges.
     """
     classes: list[list[int]] = []
     for d in range(problem.cluster.size):

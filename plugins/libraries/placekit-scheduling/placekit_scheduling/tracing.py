@@ -1,4 +1,4 @@
-"""One run of a compiled evaluation, and what it recorded; importing it imports no numba."""
+"""Runs a compiled evaluation once and returns its trace. Importing this imports no numba."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from placekit_scheduling.abi import Kernel
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What one run recorded, by the task numbers of `placekit_scheduling.Trace`: T tasks, k received copies, D devices.
+    """The record of one run, by the task numbers of `placekit_scheduling.Trace`: T tasks, k received copies, D devices.
 
     Attributes:
         value_s: the objective.
         peak_bytes: [D] highest memory in use.
         start_s, end_s: [T] times of the tasks that ran; 0 for all others.
-        cause: [T] why each of the tasks that ran started; see `placekit_scheduling.Trace`.
-        last: the task that ended last; -1 if none ran.
+        cause: [T] cause of the start of each task that ran; see `placekit_scheduling.Trace`.
+        last: the task that ended last; -1 if no task ran.
         copy_tensor, copy_dst: [k] tensor and destination of each received copy.
-        copy_task: [k] the task that made it; with multicast, the copies of a tensor have one task.
-        ints: the integer working array as the run left it, for backends that record more.
+        copy_task: [k] the task that made each copy; with multicast, the copies of a tensor share one task.
+        ints: the integer working array after the run, for backends that record more.
     """
 
     value_s: float
@@ -41,7 +41,7 @@ class Traced:
 def run_traced(
     kernel: Kernel, problem: Problem, device: NDArray[np.int16], priority: NDArray[np.float32] | None
 ) -> Traced:
-    """One run of the placement `device` [g], `priority` [g] by a kernel with a trace. Raises BackendError if it has none."""
+    """Run the placement `device` [g], `priority` [g] once. Raises BackendError if the kernel records no trace."""
     trace = kernel.trace
     if trace is None:
         raise BackendError("this compiled evaluation records no trace", "use `Session.schedule`")

@@ -71,8 +71,9 @@ def bounds(problem: Problem) -> tuple[float, float, float]:
 
 def trees_alone(relaxation: Relaxation) -> float:
     """The longest path by heads of trees, without pairs."""
-    assert relaxation.around is not None
-    head, _ = labels.raised(relaxation, relaxation.around, labels.Pairs.none(len(relaxation.devices)), trees=True)
+    assert relaxation.surroundings is not None
+    no_detours = labels.Detours.none(len(relaxation.devices))
+    head, _ = labels.raised(relaxation, relaxation.levels, relaxation.surroundings, no_detours, trees=True)
     return float((head + relaxation.seconds).min(axis=1).max())
 
 
@@ -107,31 +108,12 @@ def test_gradients_are_sent_or_made_one_after_another() -> None:
     assert 10 < trees_alone(three_links) < trees_alone(relaxation)
 
 
-def test_channels_next_to_a_device() -> None:
-    """Direct links: a channel from each other device. A hub: one channel in, one out, or one for both."""
-    kind = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 100, "memory_bytes_per_s": 1.0}
-    for link, into in (
-        ({"mesh": "*"}, 3), ({"a": "g:*", "b": "hub"}, 1), ({"a": "g:*", "b": "hub", "concurrent": 2}, 2),
-        ({"a": "g:*", "b": "hub", "duplex": "half"}, 1),
-    ):  # fmt: skip
-        cluster = Cluster.parse({
-            "kinds": {"g": kind}, "devices": [{"kind": "g", "count": 4}], "links": [{"bytes_per_s": 1.0, **link}],
-        })  # fmt: skip
-        around = Relaxation.of(problem_of(module(2, 1, 1, 1), cluster, [1] * 4)).around
-        assert around is not None
-        assert around.into.tolist() == around.out.tolist() == [into]
-    free = machine(4, concurrent="unlimited")
-    around = Relaxation.of(problem_of(module(2, 1, 1, 1), free, [1] * 4)).around
-    assert around is not None
-    assert (around.prices(labels.TREE_SHARES, False)[:, :, 1:] < 1e-6).all()
-
-
 def test_large_tables_and_wide_machines_leave_heads_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem_of(accumulation(9, 4), machine(4), [1.0] * 27)
-    monkeypatch.setattr("placekit_scheduling.bounds.relaxation.LARGEST_AROUND", 1)
+    raised = all_bounds(p)["tree"]
+    monkeypatch.setattr("placekit_scheduling.bounds.relaxation.LARGEST_TABLES", 1)
     communication, detour, tree = bounds(p)
-    assert communication == detour == tree
-    assert all_bounds(p)["forced"] == pytest.approx(all_bounds(p, refined=False)["forced"], rel=2e-3)
+    assert communication == detour == tree < raised
 
 
 def dense_graph(rng: np.random.Generator) -> Graph:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from placekit_scheduling.cache_keys import KeyedCache, digest
+from placekit_scheduling.cache_keys import digest
 from placekit_scheduling.jit import njit
 
 RULES = """
@@ -90,20 +89,6 @@ def test_what_a_closure_holds_is_used() -> None:
     assert digest(adding(np.zeros(2))) != digest(adding(np.ones(2)))
 
 
-@njit(cache=True)
-def _down(x: Any) -> Any:
-    return _next(x - 1) if x else 0
-
-
-@njit(cache=True)
-def _next(x: Any) -> Any:
-    return _down(x)
-
-
-def test_functions_that_call_one_another_have_a_key() -> None:
-    assert len({digest(_down), digest(_next)}) == 2
-
-
 def _printed(script: Path) -> list[float]:
     environment = {**os.environ, "NUMBA_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True)
@@ -128,42 +113,6 @@ def test_code_on_disk_follows_other_files(tmp_path: Path) -> None:
     assert run(RULES) == [9.0, 0], "what was there before is found again"
 
 
-@pytest.mark.slow
-def test_a_class_on_disk_that_is_gone_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "disk_first.py").write_text(
-        "from placekit_scheduling.jit import njit\n@njit(cache=True)\ndef first(p): return p[0]\n"
-    )
-    script, pairs = tmp_path / "script.py", "from typing import NamedTuple\nclass {}(NamedTuple):\n    a: float\n"
-    for name in ("Pair", "Both"):
-        (tmp_path / "disk_pairs.py").write_text(pairs.format(name))
-        script.write_text(f"from disk_first import first\nimport disk_pairs\nprint(first(disk_pairs.{name}(7.0)))")
-        assert _printed(script) == [7.0]
-
-
-def test_a_functions_own_options_are_in_its_key() -> None:
-    def plain(x: Any) -> Any:
-        return x + 1
-
-    functions = [njit(cache=True, error_model=model)(plain) for model in ("python", "numpy")]
-    codegen = functions[0].targetdescr.target_context.codegen()
-    assert len({f._cache._index_key((), codegen) for f in functions}) == 2
-
-
-def test_looking_at_a_module_warns_of_nothing() -> None:
-    def sized(x: Any) -> Any:
-        return np.sum(x.bytes)  # numpy warns of `np.bytes`, which nobody reads here
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert digest(njit()(sized))
-
-
 def test_njit_is_called_with_options() -> None:
     with pytest.raises(TypeError, match=r"write @njit\(\)"):
         njit(lambda x: x)
-
-
-def test_functions_of_this_library_have_such_a_key() -> None:
-    from placekit_scheduling.list_scheduling.kernel import place
-
-    assert type(place._cache) is KeyedCache

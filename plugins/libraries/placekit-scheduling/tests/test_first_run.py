@@ -103,36 +103,6 @@ def test_help_ends_before_something_is_measured(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("entries")
-def test_a_run_that_cannot_have_help_compiles_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No memory left for another process; an application that Python is a part of."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise BlockingIOError("no processes left")
-
-    monkeypatch.setattr(first_run, "usable_cores", lambda: 4)
-    with monkeypatch.context() as m:
-        m.setattr(sys, "executable", "")
-        get_help("placekit_absent")
-    with monkeypatch.context() as m:
-        m.setattr(subprocess, "Popen", refuse)
-        get_help("placekit_absent")
-    assert not Started.all
-
-
-@pytest.mark.usefixtures("entries")
-def test_no_help_where_it_is_useless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For packages that a default run compiles nothing of, in a process that helps, and in one of a sweep."""
-    monkeypatch.setattr(first_run, "usable_cores", lambda: 4)
-    get_help("placekit_doppler")
-    with monkeypatch.context() as m:
-        m.setenv(ALONE, "1")
-        get_help("placekit_absent")
-    monkeypatch.setattr(first_run, "current_process", lambda: type("Worker", (), {"name": "LokyProcess-1"}))
-    get_help("placekit_absent")
-    assert not Started.all
-
-
-@pytest.mark.usefixtures("entries")
 def test_help_compiles_all_from_its_place_on_and_goes_with_its_parent() -> None:
     main("2", str(os.getppid()))
     assert COMPILED == ["something"]  # and neither the broken nor the absent one ended it

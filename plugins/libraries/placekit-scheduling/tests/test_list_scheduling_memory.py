@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from placekit_scheduling import RULES, ListScheduler, b_level
 from schedule_problems import problem_of
 
-from placekit_core import Cluster, CostTable, GraphBuilder, PlacementError, Problem
+from placekit_core import Cluster, GraphBuilder, PlacementError, Problem
 
 
 def machine(memory: list[int], streams: int = 1) -> Cluster:
@@ -128,21 +128,6 @@ def test_a_device_that_is_too_small_for_an_output() -> None:
     assert scheduler.earliest_start(2).tolist() == [np.inf, 6]  # 20 bytes would have to be received
 
 
-def test_where_nothing_has_room_everything_may_be_tried() -> None:
-    assert chains([9, 9]).earliest_start(0).tolist() == [0, 0]
-    for rule in RULES:
-        assert chains([9, 9]).run(rule).done
-
-
-def test_persistent_bytes_first_where_there_is_no_room_for_both() -> None:
-    """`op` has 8 persistent bytes and 100 of output: nowhere is room for both, on the second device for the first."""
-    b = GraphBuilder("both")
-    w = b.source("w", 8, colocate=0)
-    b.add("op", inputs=[w], outputs=[100], colocate=0)
-    scheduler = ListScheduler(problem_of(b.build(), machine([5, 10]), [0, 1]))
-    assert scheduler.earliest_start(1).tolist() == [np.inf, 0]
-
-
 def test_sources_that_would_be_bound_need_room() -> None:
     """Two weights of one free group count once, and make the first device too small."""
     b = GraphBuilder("weights")
@@ -187,46 +172,6 @@ def test_etf_comes_back_to_what_had_no_room() -> None:
         assert scheduler.peak_bytes.tolist() == [30, 9]
 
 
-def test_etf_comes_back_when_a_group_is_bound() -> None:
-    """The second device is too small for `y`, until `x` of the same group is there: then `y` may run nowhere else."""
-    b = GraphBuilder("bound")
-    (x,) = b.add("x", outputs=[2], colocate=0)
-    b.add("y", outputs=[9], colocate=0)
-    b.add("z", inputs=[x], outputs=[1])
-    b.add("long", outputs=[30])
-    p = problem_of(b.build(), machine([40, 8]), [1, 1, 1, 50])
-    for favourite in (None, np.full(4, -1)):
-        scheduler = ListScheduler(p).run("etf", np.asarray([2.0, 3, 1, 4]), favourite=favourite)
-        assert scheduler.start_s.tolist() == [0, 1, 2, 0]
-
-
-def test_multicast_copies_count_where_they_are_read() -> None:
-    rates = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 100, "memory_bytes_per_s": 1.0}
-    cluster = Cluster.parse({
-        "kinds": {"g": rates}, "devices": [{"kind": "g", "count": 3}], "multicast": True,
-        "links": [{"a": "g:*", "b": "hub", "bytes_per_s": 1, "reverse": {"bytes_per_s": 1, "concurrent": "unlimited"}}],
-    })  # fmt: skip
-    b = GraphBuilder("fan")
-    (x,) = b.add("a", outputs=[4])
-    for i in range(3):
-        b.add(f"r{i}", inputs=[x])
-    p = Problem.of(b.build(), cluster, None, CostTable(("g",), np.ones((4, 1)), np.zeros((4, 1), bool)))
-    scheduler = ListScheduler(p)
-    scheduler.place(0, 0)
-    scheduler.place(1, 1)
-    assert scheduler._state.live.tolist() == [4, 4, 0]
-
-
-def test_devices_that_groups_are_kept_off() -> None:
-    b = GraphBuilder("independent")
-    for i in range(4):
-        b.add(f"op{i}")
-    p = problem_of(b.build(), machine([10, 10]), [1] * 4)
-    only = np.broadcast_to([False, True], (4, 2))
-    for rule in RULES:
-        assert ListScheduler(p, only).run(rule).devices().tolist() == [1] * 4
-
-
 def etf_with_favourites_by_definition(scheduler: ListScheduler, favourite: list[int], level: Any) -> None:
     last: dict[int, int] = {}
     problem = scheduler.problem
@@ -266,16 +211,6 @@ def test_favourites_by_definition(seed: int) -> None:
     assert fast.devices().tolist() == slow.devices().tolist()
 
 
-@given(st.integers(0, 2**32), st.sampled_from([None, 1]))
-@settings(max_examples=60, deadline=None)
-def test_without_favourites_it_is_etf(seed: int, ties: int | None) -> None:
-    p = random_problem(np.random.default_rng(seed))
-    plain = ListScheduler(p).run("etf", seed=ties)
-    other = ListScheduler(p).run("etf", seed=ties, favourite=np.full(p.graph.n, -1))
-    assert other.start_s.tolist() == plain.start_s.tolist()
-    assert other.devices().tolist() == plain.devices().tolist()
-
-
 def test_a_device_waits_for_its_favourite_child() -> None:
     """At 1, `other` could start on the first device, which `child` needs: `a`'s output takes 9 s to the other one.
 
@@ -297,7 +232,7 @@ def test_a_device_waits_for_its_favourite_child() -> None:
 def test_favourites_are_checked() -> None:
     p = chains([100]).problem
     for wrong in ([0, 1], [0, 1, 3], [0, 1, -2]):
-        with pytest.raises(PlacementError, match="favourites are 3 operations, or -1"):
+        with pytest.raises(PlacementError, match="favourite must hold 3 operations, or -1"):
             ListScheduler(p).run("etf", favourite=np.asarray(wrong))
-    with pytest.raises(PlacementError, match="'heft' knows no favourite children"):
+    with pytest.raises(PlacementError, match="'heft' does not support favourite children"):
         ListScheduler(p).run("heft", favourite=np.full(3, -1))

@@ -105,7 +105,7 @@ class Work(NamedTuple):
     probability: NDArray[np.float64]  # [n]
     load: NDArray[np.float64]  # [D]
     score: Floats  # [n] of SEL, with the episode's weights
-    alike: NDArray[np.int64]  # [n, D] operations of each kind on each device
+    same_kind: NDArray[np.int64]  # [n, D] operations of each kind on each device
     ready: NDArray[np.float64]  # [D]
     start: NDArray[np.float64]  # [D]
     logit: NDArray[np.float64]  # [D]
@@ -125,7 +125,7 @@ class Work(NamedTuple):
             probability=np.zeros(n),
             load=np.zeros(devices),
             score=np.zeros(n, np.float32),
-            alike=np.zeros((n, devices), np.int64),
+            same_kind=np.zeros((n, devices), np.int64),
             ready=np.zeros(devices),
             start=np.zeros(devices),
             logit=np.zeros(devices),

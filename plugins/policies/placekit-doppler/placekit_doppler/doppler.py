@@ -100,7 +100,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         self._last_outputs = None
 
     def prepared(self, problem: Problem) -> Prepared:
-        """The problem made ready; kept for the next time."""
+        """What the episodes need of the problem, prepared once and kept."""
         found = self._ready.get(problem.fingerprint)
         if found is None:
             while len(self._ready) >= _HELD:
@@ -225,16 +225,16 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         weight = np.ascontiguousarray(weight[:, :steps], np.float64)
         with self.fixed_threads():
             climbed = lock_step.gradients if self.in_lock_step else self._climbed
-            worth, made = climbed(self.dual, ready, e, weight, entropy_weight)
+            worth, gradient = climbed(self.dual, ready, e, weight, entropy_weight)
         if self.options.noise:
             mean, std = self._normal()
             z, pace = (
                 (e.weights - mean) / std,
                 PACE * np.where(e.noisy[:, None], weight[:, :1].sum(axis=1, keepdims=True), 0.0),
             )
-            made["weights_mean"] = (pace * z / std).sum(axis=0).astype(np.float32)
-            made["weights_log_std"] = (pace * (z**2 - 1)).sum(axis=0).astype(np.float32)
-        return worth, made
+            gradient["weights_mean"] = (pace * z / std).sum(axis=0).astype(np.float32)
+            gradient["weights_log_std"] = (pace * (z**2 - 1)).sum(axis=0).astype(np.float32)
+        return worth, gradient
 
     def _climbed(
         self, _: Dual, ready: Prepared, e: Episode, weight: NDArray[np.float64], entropy_weight: float
@@ -266,11 +266,11 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         rows = ready.features.op
         given = [torch.from_numpy(np.ascontiguousarray(x[rows], np.float32)) for x in (g.score, g.own, g.sent)]
         found = torch.autograd.grad(tensors, parameters, given, allow_unused=True, materialize_grads=True)
-        made = {name: x.numpy() for name, x in zip(names, found, strict=True)}
-        made["plc_device.weight"] = g.device.T.astype(np.float32)
-        made["plc_out.weight"] = g.out[None, :].astype(np.float32)
-        made["plc_out.bias"] = g.bias.astype(np.float32)
-        return made
+        gradient = {name: x.numpy() for name, x in zip(names, found, strict=True)}
+        gradient["plc_device.weight"] = g.device.T.astype(np.float32)
+        gradient["plc_out.weight"] = g.out[None, :].astype(np.float32)
+        gradient["plc_out.bias"] = g.bias.astype(np.float32)
+        return gradient
 
     def _network_outputs(self, ready: Prepared) -> NetworkOutputs:
         """The networks' outputs, with autograd; computed once for the same parameters."""

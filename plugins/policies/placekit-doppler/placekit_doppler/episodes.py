@@ -58,7 +58,7 @@ def run(
     w.random[0] = seed
     w.load[:] = 0.0
     w.total[:] = 0.0
-    w.alike[:] = 0
+    w.same_kind[:] = 0
     begin_scores(outputs, setting, e.weights, w)
     count = begin_candidates(s.missing, w)
     step = 0

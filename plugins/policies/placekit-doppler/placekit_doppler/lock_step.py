@@ -87,7 +87,7 @@ def _end(p: Any, states: Any, all_: Any) -> None:
         bind_rest(p, _state(states, i), row(all_, i).group_device)
 
 
-class _Said:
+class _StepOutputs:
     """The networks' outputs for n episodes (k kernels, D devices) in the present states of their list schedulers."""
 
     def __init__(self, module: Dual, ready: Prepared, e: Episode) -> None:
@@ -139,18 +139,18 @@ def run(
 ) -> None:  # fmt: skip
     """Fill n episodes, `e` with a leading dimension n, as `episodes.run_all` does. `seed`: [n]."""
     n, steps = e.op.shape
-    said = _Said(module, ready, e)
+    outputs = _StepOutputs(module, ready, e)
     works = Work(*(np.zeros((n, *x.shape), x.dtype) for x in ready.works[0]))
     works.random[:, 0] = seed
     count, entropy = np.zeros(n, np.int64), np.zeros(n)
-    p, states, setting = ready.fixed, said.states, ready.setting
+    p, states, setting = ready.fixed, outputs.states, ready.setting
     _begin(states, ready.fresh, works, count)
     for step in range(steps):
-        said.observe()
-        works.score[:, ready.features.op] = said.scores().numpy()
+        outputs.observe()
+        works.score[:, ready.features.op] = outputs.scores().numpy()
         _select(p, states, setting, works, e, step, count, explore, how, follow)
         if setting.learned_plc:
-            logits = said.devices(e.op[:, step], np.ascontiguousarray(e.features[:, step]))
+            logits = outputs.devices(e.op[:, step], np.ascontiguousarray(e.features[:, step]))
             log_p, entropies = _distribution(logits, torch.from_numpy(e.may[:, step]))
             works.logit[:], entropy[:] = log_p.numpy(), entropies.numpy()
         _place(p, states, setting, works, e, step, count, explore, how, follow, teach, entropy)
@@ -162,18 +162,18 @@ def decisions(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -
 
     They are those of SEL's and PLC's draws in the states of the episodes, or of the labels there; 0 where neither drew.
     """
-    said = _Said(module, ready, e)
+    outputs = _StepOutputs(module, ready, e)
     chosen, to = (e.label_op, e.label_device) if labels else (e.op, e.device)
     for step in range(e.op.shape[1]):
-        said.observe()
+        outputs.observe()
         may = e.may[:, step]
         drew = e.drawn[:, step, 0], e.drawn[:, step, 1] & (may.sum(axis=1) > 1)
-        candidates = said.states.missing[:, ready.features.op] == 0
-        logits = said.devices(e.op[:, step], np.ascontiguousarray(e.features[:, step]))
-        sel = _decided(said.scores(), candidates, said.number[chosen[:, step]], drew[0])
+        candidates = outputs.states.missing[:, ready.features.op] == 0
+        logits = outputs.devices(e.op[:, step], np.ascontiguousarray(e.features[:, step]))
+        sel = _decided(outputs.scores(), candidates, outputs.number[chosen[:, step]], drew[0])
         plc = _decided(logits, may, to[:, step], drew[1])
         yield sel[0] + plc[0], sel[1] + plc[1]
-        _replay(ready.fixed, said.states, e, step)
+        _replay(ready.fixed, outputs.states, e, step)
 
 
 def decided(module: Dual, ready: Prepared, e: Episode, labels: bool = False) -> tuple[Tensor, Tensor]:

@@ -24,11 +24,11 @@ class Inputs(NamedTuple):
     @classmethod
     def of(cls, features: Features, device: torch.device | str = "cpu") -> Inputs:
         """The features as tensors on a torch device."""
-        made = (
+        tensors = (
             torch.from_numpy(features.static), torch.from_numpy(features.edge), torch.from_numpy(features.edge_s),
             _means(features.to_entry, len(features.op)), _means(features.to_exit, len(features.op)),
         )  # fmt: skip
-        return cls(*(x.to(device) for x in made))
+        return cls(*(x.to(device) for x in tensors))
 
 
 DYNAMIC = 3
@@ -65,8 +65,8 @@ class MessagePassing(nn.Module):
         both = torch.cat([plain, slope], dim=1)
         sender, receiver = edge
         for _ in range(self.rounds):
-            said = (h @ both).index_select(-2, sender)
-            message = said[..., :size] + edge_s[:, None] * said[..., size:]
+            carried = (h @ both).index_select(-2, sender)
+            message = carried[..., :size] + edge_s[:, None] * carried[..., size:]
             total = self.root(h).index_add(-2, receiver, message)
             h = self.update(_active(total).reshape(-1, size), h.reshape(-1, size)).view_as(h)
         return h

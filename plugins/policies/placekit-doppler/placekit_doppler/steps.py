@@ -122,7 +122,7 @@ def highest_level(level: NDArray[np.float64], w: Any, count: int, loose: bool) -
     ties = 0
     for k in range(count):
         ties += level[w.candidates[k]] >= highest * (1 - NEAR)
-    left = int(uniform(w.random) * ties) if loose else 0
+    countdown = int(uniform(w.random) * ties) if loose else 0
     best = -1
     for k in range(count):
         v = w.candidates[k]
@@ -130,9 +130,9 @@ def highest_level(level: NDArray[np.float64], w: Any, count: int, loose: bool) -
             continue
         if not loose:
             best = v if best < 0 else min(best, v)
-        elif left == 0:
+        elif countdown == 0:
             return int(v)
-        left -= 1
+        countdown -= 1
     return int(best)
 
 
@@ -143,12 +143,12 @@ def soonest_device(w: Any, loose: bool) -> int:
     ties = 0
     for d in range(devices):
         ties += w.soonest[d]
-    left = int(uniform(w.random) * ties) if loose else 0
+    countdown = int(uniform(w.random) * ties) if loose else 0
     for d in range(devices):
         if w.soonest[d]:
-            if left == 0:
+            if countdown == 0:
                 return d
-            left -= 1
+            countdown -= 1
     return 0
 
 
@@ -183,7 +183,7 @@ def _beyond_the_paper(p: Any, s: Any, setting: Any, w: Any, op: int, features: F
     for d in range(devices):
         features[d, 5] = p.op_s[op, d] / setting.scale
         features[d, 6] = features[d, 7] = 0.0
-        features[d, 8] = w.alike[setting.kind[op], d]
+        features[d, 8] = w.same_kind[setting.kind[op], d]
     for e in range(p.input_ptr[op], p.input_ptr[op + 1]):
         t = p.input_tensor[e]
         at = s.group_device[p.group[p.producer[t]]]
@@ -373,5 +373,5 @@ def settle(p: Any, s: Any, setting: Any, w: Any, e: Any, step: int, count: int, 
     e.label_device[step] = soonest_device(w, True) if teach else device
     place(p, s, op, device)
     w.load[device] += p.op_s[op, device] / setting.scale
-    w.alike[setting.kind[op], device] += 1
+    w.same_kind[setting.kind[op], device] += 1
     return int(after_placing(p, w, op, count))

@@ -14,9 +14,6 @@ SMALL = {"size": 8, "hidden": 8, "rounds": 2, "noise": 0}  # the density of nois
 
 
 class TestDoppler(LearnablePolicyContract):
-    recomputes_log_prob = True
-    reports_kl = False
-    imitates = teaches = follows = True
     distinguishes_devices = False
 
     @pytest.fixture
@@ -27,9 +24,6 @@ class TestDoppler(LearnablePolicyContract):
 @pytest.mark.slow
 class TestPerStep(LearnablePolicyContract):
     short = True
-    recomputes_log_prob = True
-    reports_kl = False
-    imitates = teaches = follows = True
     distinguishes_devices = False
 
     @pytest.fixture

@@ -132,12 +132,12 @@ def test_the_state_by_hand() -> None:
     policy = built(problem, message_passing="per_step")
     ready, e = policy.prepared(problem), Episode(**drawn(policy, problem, "rollout").extra)
     e.device[:] = 0
-    said = lock_step._Said(policy.dual, ready, e)
+    outputs = lock_step._StepOutputs(policy.dual, ready, e)
     steps = []
     for step in range(ready.steps):
-        said.observe()
-        steps.append(said.dynamic()[0])
-        lock_step._replay(ready.fixed, said.states, e, step)
+        outputs.observe()
+        steps.append(outputs.dynamic()[0])
+        lock_step._replay(ready.fixed, outputs.states, e, step)
     cost = problem.op_s[ready.features.op, 0]
     finish = cost[:3].cumsum()
     assert not steps[0].any()
@@ -150,14 +150,14 @@ def test_embeddings_change_within_an_episode(monkeypatch: pytest.MonkeyPatch) ->
     """And differ between episodes that placed otherwise; passed once, they are the same throughout."""
     problem = layers()
     sent: list[torch.Tensor] = []
-    usual = lock_step._Said.observe
+    usual = lock_step._StepOutputs.observe
 
     def recorded(self: Any) -> None:
         usual(self)
         sent.append(self.tensors.sent.clone())
 
     per_step, per_episode = built(problem, message_passing="per_step"), built(problem, InLockStep)
-    monkeypatch.setattr(lock_step._Said, "observe", recorded)
+    monkeypatch.setattr(lock_step._StepOutputs, "observe", recorded)
     drawn(per_step, problem, "rollout", 1.0)
     steps = torch.stack(sent)  # [T, n, k, h]
     assert steps.shape[:2] == (9, EPISODES)

@@ -15,9 +15,6 @@ WITHOUT = {"superposition": {"superposition": False}, "attention": {"attention":
 
 
 class TestGDP(LearnablePolicyContract):
-    recomputes_log_prob = True
-    reports_kl = True
-
     @pytest.fixture
     def make(self):
         return partial(GDP, **SMALL)  # in one segment: with several, no gradient goes back, so differences err
@@ -26,8 +23,6 @@ class TestGDP(LearnablePolicyContract):
 @pytest.mark.slow
 class TestAblations(LearnablePolicyContract):
     short = True
-    recomputes_log_prob = True
-    reports_kl = True
 
     @pytest.fixture(params=WITHOUT)
     def make(self, request: pytest.FixtureRequest):

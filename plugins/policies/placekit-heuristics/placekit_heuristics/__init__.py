@@ -1,4 +1,4 @@
-"""Policies that need no training and no search: single devices, chance, and list scheduling."""
+"""Policies without training or search: single devices, random placements, list scheduling, and expert placements."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ class SingleDeviceOptions(Options):
 
     device: str | None = Field(
         None,
-        description="name of the device; default: the fastest for the whole graph on which it fits",
+        description="name of the device; default: the fastest device on which the whole graph fits",
     )
 
 
 class RandomOptions(Options):
     """Options of policy `random`."""
 
-    samples: int = Field(
-        1, ge=1, description="placements to draw; if more than one, they are evaluated and the best is taken"
-    )
+    samples: int = Field(1, ge=1, description="placements to draw; if more than one, evaluate all and take the best")
 
 
 @hookimpl
@@ -30,14 +28,14 @@ def placekit_policies() -> list[PolicyComponent]:
     return [
         PolicyComponent(
             name="single_device",
-            summary="everything on one device (operations that may not run there, on the device that is fastest for them)",
+            summary="everything on one device, except operations that may not run there",
             config=SingleDeviceOptions,
             target="placekit_heuristics.simple:SingleDevice",
             baseline=True,
         ),
         PolicyComponent(
             name="random",
-            summary="every group on any of its allowed devices, with equal chances",
+            summary="every group on a random device among its allowed ones",
             config=RandomOptions,
             target="placekit_heuristics.simple:Random",
         ),

@@ -17,9 +17,9 @@ TOLERANCE = 1e-6  # HiGHS's own tolerance is 1e-7
 
 
 class MTopo(Policy):
-    """Groups in topological order fill one device after another, each up to its share of the memory plus the largest group.
+    """Fills one device after another with groups in topological order, each up to its share plus the largest group.
 
-    Section 3.1. The share is in proportion to the devices' memory; equal devices have equal shares, as in the paper.
+    Section 3.1. Shares are in proportion to the devices' memory; equal devices have equal shares, as in the paper.
     """
 
     name = "m_topo"
@@ -31,15 +31,13 @@ class MTopo(Policy):
 
 
 def fill(problem: Problem) -> NDArray[np.int16]:
-    """[g] devices by m-TOPO. A group needs its persistent bytes and those of all outputs of its kernels.
+    """[g] devices by m-TOPO. A group needs its persistent bytes and the bytes of all outputs of its kernels.
 
-    A whole group is counted when its first operation is placed, with its parameters and state: later members add nothing.
-    The cap of a device is its share of all needs plus the largest need. So each full device has more than its share, and
-    less than its share is left for the last one: no cap stops the last device.
+    The whole group counts when its first operation is placed. The cap of a device is its share of all needs plus the largest
+    need. So each full device has more than its share, less than its share remains for the last one, and no cap stops it.
 
-    A device is left earlier if a group's persistent bytes do not fit any more. Once the last one is full in this sense, a
-    group goes where most room is left. GPUs and CPUs are filled separately, with caps for the groups of each type. No
-    device is of both types, so its used bytes count against one cap.
+    A device is also full if the persistent bytes of the next group do not fit. If the last device is full in this sense, a
+    group goes to the device with most room. GPUs and CPUs are filled separately, with caps for the groups of each type.
     """
     graph, group, memory = problem.graph, problem.grouping.group_of, problem.cluster.memory_bytes
     persistent = problem.group_persistent_bytes
@@ -66,7 +64,7 @@ def fill(problem: Problem) -> NDArray[np.int16]:
 
 
 def first_use(problem: Problem) -> NDArray[np.int64]:
-    """The groups, ordered by their first operation in topological order; a source counts where it is first read."""
+    """The groups in topological order of their first operations; a source counts at the position of its first reader."""
     graph = problem.graph
     position = np.empty(graph.n, np.int64)
     position[graph.topological_order] = np.arange(graph.n)
@@ -89,7 +87,7 @@ class MEtf(Policy):
         warm_up(favourites=self.has_favourites)
 
     def favourites(self, problem: Problem) -> NDArray[np.int64] | None:
-        """[n] child that each operation's device waits for; None: devices wait for none."""
+        """[n] child that each operation's device waits for; None if devices do not wait."""
         return None
 
     def place(self, task: Task, rng: Generator) -> Placement:
@@ -102,9 +100,9 @@ class MEtf(Policy):
 
 
 class MSct(MEtf):
-    """`m_etf` with favourite children: a device waits for the favourite child of its last operation. Section 3.3.
+    """`m_etf` where a device waits for the favourite child of its last operation. Section 3.3.
 
-    It follows the small communication times schedule of Hanen and Munier 1995.
+    After the small communication times schedule of Hanen and Munier 1995.
     """
 
     name = "m_sct"
@@ -115,7 +113,7 @@ class MSct(MEtf):
 
 
 class Edges(NamedTuple):
-    """Distinct pairs of kernels that read from each other, with the seconds of the largest tensor between them."""
+    """Distinct pairs of kernels where one reads from the other, with the seconds of their largest tensor."""
 
     source: NDArray[np.int64]  # [e]
     target: NDArray[np.int64]  # [e]
@@ -123,7 +121,7 @@ class Edges(NamedTuple):
 
 
 def edges(problem: Problem) -> Edges:
-    """The edges of the linear program, without those of sources: sources follow their consumers."""
+    """The edges of the linear program. Sources have none, because they follow their consumers."""
     graph, group, size = problem.graph, problem.grouping.group_of, problem.cluster.size
     d = np.flatnonzero(accelerators(problem).any(axis=0))
     apart = np.ix_(d, d) if len(d) > 1 else np.ix_(range(size), range(size))
@@ -142,14 +140,14 @@ def edges(problem: Problem) -> Edges:
 
 
 def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: float = 60.0) -> NDArray[np.int64]:
-    """[n] favourite child of each operation, by the relaxed program of section 3.3; -1 for none.
+    """[n] favourite child of each operation by the relaxed program of section 3.3; -1 if it has none.
 
     Minimise w over starts s and y in [0, 1] (1 - x of the paper): s_i + k_i + c_ij (1 - y_ij) <= s_j and s_i + k_i <= w,
     where the y of an operation's children, and those of its parents, add up to 1 at most. A child is the favourite if
     its x is below `threshold`, at most 1/2. Edges within a group take no time and have no y. Raises PlacekitError if
     HiGHS finds no optimum in `lp_seconds`.
     """
-    # not above: searches start with `m_topo` and `m_etf`, which need no scipy, and it takes long to import
+    # imported here, because it takes long and `m_topo` and `m_etf`, which start searches, do not need it
     from scipy.optimize import linprog
     from scipy.sparse import coo_array, vstack
 
@@ -188,7 +186,7 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
         why = f" in {lp_seconds:g} s" if result.status == 1 else f": {result.message}"
         raise PlacekitError(
             f"m_sct: no optimum of the linear program of {m} edges between groups{why}",
-            "take policy=m_etf, which is the same without favourite children",
+            "use policy=m_etf, which is the same without favourite children",
         )
     chosen = free[result.x[:m] > 1 - threshold + TOLERANCE]
     favourite[source[chosen]] = target[chosen]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placekit_core import Checkpoint, Placement, Placements, State, Task
 
-BATCH = 16  # proposals per evaluation and checkpoint
+BATCH = 16  # proposals per batch; a checkpoint follows each
 
 
 def best_of(
@@ -22,10 +22,10 @@ def best_of(
     state: State | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Placement:
-    """The best of `propose(0)` .. `propose(samples - 1)`, evaluated in batches; a single one is not evaluated here.
+    """The best of `propose(0)` .. `propose(samples - 1)`, evaluated in batches. A single proposal is not evaluated.
 
-    Proposals draw from `rng`. Checkpoints hold its state, so that a later call continues from `state` exactly.
-    If none fits, the result is the first proposal. BudgetExhausted passes through: the run keeps the best one evaluated.
+    Proposals draw from `rng`. Checkpoints hold its state, so that a later call continues exactly from `state`. If no proposal
+    fits, the result is the first one. BudgetExhausted passes through, and the run keeps the best evaluated placement.
     """
     if samples == 1:
         return propose(0)

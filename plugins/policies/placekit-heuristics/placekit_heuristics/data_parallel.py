@@ -1,4 +1,4 @@
-"""Data parallelism: a replica of the training step on each GPU."""
+"""Policy `data_parallel`: a replica of the training step on each GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from placekit_heuristics.simple import devices_of, or_single_device
 
 
 class DataParallel(Policy):
-    """Tower i on GPU i; the device that holds the parameters averages the gradients and updates them.
+    """Tower i on GPU i; the device that holds the parameters averages the gradients and updates the parameters.
 
-    Where each tower has parameters of its own (option `towers` of importer `torch`), all of it is on its GPU.
+    If each tower has its own parameters (option `towers` of importer `torch`), the whole tower is on its GPU.
 
     Mirhoseini et al. 2017, section 4.4: "These replicas share the data reading operations, which are assigned to the CPU", and
     4.5: "All memory copy activities in Synchronous tower are between a GPU and a CPU": the parameters are on the CPU.
@@ -38,8 +38,8 @@ class DataParallel(Policy):
         if not isinstance(tower, np.ndarray) or tower.dtype.kind not in "iu" or tower.ndim != 1:
             raise NotApplicable(
                 f"graph {graph.name!r} has no towers (column `tower`), one training step for each GPU",
-                "importer.towers=N makes them of a PyTorch module, importer=towers importer.of.name=NAME of another network; or"
-                " policy.otherwise=single_device places everything on one device",
+                "importer.towers=N adds them to a PyTorch module, importer=towers importer.of.name=NAME to another network; or"
+                " set policy.otherwise=single_device to place everything on one device",
             )
         gpus = np.asarray(devices_of(problem, "gpu"), np.int16)
         towers = int(tower.max(initial=-1)) + 1
@@ -55,23 +55,23 @@ class DataParallel(Policy):
         return of_operations(task, wanted)
 
     def _holders(self, problem: Problem, gpus: NDArray[np.int16], cpus: list[int]) -> NDArray[np.int16]:
-        """[n] device of each operation if it belongs to no tower."""
+        """[n] device of each operation, for operations that belong to no tower."""
         where = self.options.parameters
         if where == "spread":
             return _spread(problem, gpus)
         if where == "cpu" and not cpus:
             raise NotApplicable(
                 f"cluster {problem.cluster.name!r} has no CPU that could hold the parameters",
-                f"take policy.parameters=spread, or policy.parameters=DEVICE: {', '.join(problem.cluster.device_names)}",
+                f"set policy.parameters=spread, or policy.parameters=DEVICE: {', '.join(problem.cluster.device_names)}",
             )
         device = cpus[0] if where == "cpu" else problem.cluster.device_index(where)
         return np.full(problem.graph.n, device, np.int16)
 
 
 def _spread(problem: Problem, gpus: NDArray[np.int16]) -> NDArray[np.int16]:
-    """[n] parameters with their state and updates (co-location sets) on the GPUs in equal parts, the largest first.
+    """[n] parameters with their state and updates (co-location sets) spread evenly over the GPUs, the largest first.
 
-    An operation in no such set goes with its first reader: averages go with the updates that read them.
+    Other operations go with their first reader: averages go with the updates that read them.
     """
     graph = problem.graph
     sets = np.where(graph.colocate >= 0, graph.colocate, -1)

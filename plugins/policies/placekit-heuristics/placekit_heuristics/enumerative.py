@@ -1,4 +1,4 @@
-"""Doppler's EnumerativeOptimizer: places meta-operations one by one, each where it costs the least transfers.
+"""Doppler's EnumerativeOptimizer: places meta-operations one by one, each with the least transfers.
 
 Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs (ICLR 2026),
 Appendix A, Algorithm 4.
@@ -23,19 +23,19 @@ from placekit_heuristics.enumerative_options import EnumerativeOptions
 from placekit_heuristics.meta_operations import from_columns, recovered
 from placekit_heuristics.simple import accelerators
 
-FEW_DEVICES = 4  # with more, the linear assignment is solved where that is exact
-MAX_ENUMERATED = math.factorial(8)  # assignments of one row; of more, so many random ones are compared:
-PERMUTATIONS = 1000
-TIE = 1e-9  # relative: sums of the same transfers in another order differ in the last bits
+FEW_DEVICES = 4  # with more devices, solve the linear assignment problem if this is exact
+MAX_ENUMERATED = math.factorial(8)  # most assignments of one row to enumerate
+PERMUTATIONS = 1000  # random assignments to compare if there are more
+TIE = 1e-9  # relative difference of equal costs: sums in another order differ in the last bits
 
 Devices = NDArray[np.int64]
 
 
 class Enumerative(ResumablePolicy):
-    """Places the shard and then the reduce operations of each meta-operation, evenly over the devices, at the least cost.
+    """Places the shard operations and then the reduce operations of each meta-operation, evenly over the devices.
 
-    The cost of an assignment is the sum of the seconds of all transfers that it needs, each on an idle machine. Operations
-    are assigned in rows of as many as there are devices, each operation of a row to a device of its own.
+    The cost of an assignment is the sum of the seconds of all its transfers, each on an idle machine. Operations are assigned
+    in rows of as many operations as there are devices, each to a different device.
     """
 
     name = "enumerative"
@@ -59,7 +59,7 @@ class Enumerative(ResumablePolicy):
 
 
 def _choose(row: Row, rng: Generator) -> Devices:
-    """[m] the device of each group of the row: the best of all assignments, or of some where there are too many."""
+    """[m] the device of each group of the row: the best of all assignments, or of random ones if there are too many."""
     slots, m = row.slots, len(row.direct)
     if row.separable and len(slots) > FEW_DEVICES:
         return row.linear()
@@ -71,12 +71,12 @@ def _choose(row: Row, rng: Generator) -> Devices:
 
 @dataclass(frozen=True)
 class Share:
-    """A tensor of a source without a device: the source goes with group `first` of a row, and group `other` reads it too."""
+    """A tensor of a source without a device that two groups of a row read: the source goes with `first`, and `other` reads it."""
 
     first: int
     other: int
     home: Devices
-    """[D] the source's device for each device of `first`: the same one, where the source may run there."""
+    """[D] the source's device for each device of `first`: the same one, if the source may be there."""
     bytes_: float
 
 
@@ -85,8 +85,8 @@ class Row:
     """m groups that go to different devices, and the costs of their assignments.
 
     Attributes:
-        slots: devices to choose from, at least m; among assignments of equal cost, the first in this order is taken.
-        direct: [m, D] seconds of the transfers that each group needs on each device, whatever the others do.
+        slots: at least m devices to choose from; the first assignment in this order wins ties.
+        direct: [m, D] seconds of the transfers of each group on each device that do not depend on the other groups.
         shares: the transfers that depend on two groups.
         latency_s, s_per_byte: [D, D] of the routes.
     """
@@ -99,10 +99,10 @@ class Row:
 
     @property
     def separable(self) -> bool:
-        """Whether the assignment of least direct cost is also one of least cost.
+        """Whether the assignment of least direct cost also has the least cost.
 
-        It is if there are no shares, or if all routes between the slots are alike: one reader then gets the source for
-        nothing, and each of the others pays the same wherever it is.
+        This holds if there are no shares, or if all routes between the slots are equal: then one reader has the source on its
+        device, and each of the others pays the same on any device.
         """
         if not self.shares:
             return True
@@ -139,11 +139,11 @@ class Row:
 
 
 class Costs:
-    """What assignments of one problem ask for again and again, as Python lists: their rows are a few numbers long.
+    """Data that all assignments of a problem share. They are Python lists, because their rows hold only a few numbers.
 
     Attributes:
-        group: [t] group of each tensor's producer; `source`: [t] whether that is a source; `bytes_`: [t] size.
-        pool: [g] number of the devices that each group may go to, `pools`: those devices for each number.
+        group: [t] group of each tensor's producer; `source`: [t] whether the producer is a source; `bytes_`: [t] size.
+        pool: [g] pool of each group; `pools`: the devices of each pool, on which its groups may be.
         group_s: [g][D] seconds of each group.
     """
 
@@ -162,7 +162,7 @@ class Costs:
         self._homes: dict[int, Devices] = {}
 
     def reads(self, ops: NDArray[np.int64]) -> dict[int, list[int]]:
-        """The groups of `ops`, in the order of these, with the tensors that they read, ascending."""
+        """The groups of `ops`, in this order, with the tensors that they read, ascending."""
         key = ops.tobytes()
         if key not in self._reads:
             found: dict[int, set[int]] = {}
@@ -193,8 +193,7 @@ class Costs:
 class Assignment:
     """The devices of the groups so far, and the devices that each tensor was sent to.
 
-    Among assignments of equal cost, the first groups go to the devices with the fewest seconds of kernels so far; with
-    `rng`, the order of the devices is random.
+    Ties go to the devices with the fewest seconds of kernels so far; with `rng`, the order of the devices is random.
     """
 
     def __init__(self, costs: Costs, rng: Generator | None = None) -> None:
@@ -204,7 +203,7 @@ class Assignment:
         self.busy_s = [0.0] * costs.problem.cluster.size  # of the kernels of the groups on each device
 
     def step(self, ops: NDArray[np.int64], choose: Callable[[Row], Devices]) -> None:
-        """Assign the groups of `ops` without a device, evenly over the devices, and send all groups of `ops` what they read."""
+        """Assign the groups of `ops` that have no device evenly over the devices, and send all groups of `ops` their inputs."""
         costs, device = self.costs, self.device
         reads = costs.reads(ops)
         self._send([g for g in reads if device[g] >= 0], reads)
@@ -228,7 +227,7 @@ class Assignment:
                 self._send(row, reads)
 
     def devices(self) -> NDArray[np.int16]:
-        """[g] the devices; groups of sources that nothing reads go where most memory is free."""
+        """[g] the devices; groups of unread sources go to the device with most free memory."""
         device, problem = np.asarray(self.device), self.problem
         placed = device >= 0
         used = np.bincount(device[placed], problem.group_persistent_bytes[placed], len(self.busy_s))
@@ -263,7 +262,7 @@ class Assignment:
         return Row(np.asarray(slots), np.asarray(direct), shares, routes.latency_s, routes.s_per_byte)
 
     def _send(self, groups: list[int], reads: Mapping[int, list[int]]) -> None:
-        """Let `groups`, which have devices, read: free sources go where they are read first, other tensors are sent."""
+        """Send `groups`, which have devices, their inputs; free sources go to their first reader."""
         costs = self.costs
         for group in groups:
             device = self.device[group]
@@ -276,5 +275,5 @@ class Assignment:
 
 @cache
 def _injections(slots: int, m: int) -> Devices:
-    """[m, p] all ways to give each of m groups a slot of its own, in lexicographic order."""
+    """[m, p] all ways to give each of m groups a different slot, in lexicographic order."""
     return np.ascontiguousarray(np.asarray(list(permutations(range(slots), m)), np.int64).T)

@@ -14,17 +14,15 @@ class EnumerativeOptions(Options):
 
     meta_operations: Literal["columns", "recovered"] = Field(
         "columns",
-        description="their source: the graph's columns `meta_op` and `meta_role`, or runs of equal operations",
+        description="take them from the graph's columns `meta_op` and `meta_role`, or from runs of equal operations",
     )
-    samples: int = Field(
-        1, ge=1, description="placements to make; if more than one, they are evaluated and the best is taken"
-    )
+    samples: int = Field(1, ge=1, description="placements to make; if more than one, evaluate all and take the best")
 
 
 COMPONENTS = [
     PolicyComponent(
         name="enumerative",
-        summary="meta-operations one by one, their shards on the devices to which the least has to be sent",
+        summary="places meta-operations one by one, their shards on the devices with the least transfers",
         config=EnumerativeOptions,
         target="placekit_heuristics.enumerative:Enumerative",
         paper="Yao et al. 2026, Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs, Appendix A",

@@ -1,4 +1,4 @@
-"""Placements that people make by hand: options and components of `single_cpu`, `single_gpu`, `expert`, `data_parallel`."""
+"""Placements that people make by hand: the policies `single_cpu`, `single_gpu`, `expert`, `data_parallel`, and their options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class FallbackOptions(Options):
     """Options of policies that are not defined for every problem."""
 
     otherwise: Literal["error", "single_device"] = Field(
-        "error", description="where the policy is not defined: an error, or everything on one device, with a note"
+        "error",
+        description="if the policy is not defined for a problem: an error, or everything on one device, with a note",
     )
 
 
@@ -21,7 +22,8 @@ class SingleTypeOptions(FallbackOptions):
     """Options of `single_cpu` and `single_gpu`."""
 
     device: str | None = Field(
-        None, description="name of the device; default: the fastest of its type that holds the parameters and state"
+        None,
+        description="name of the device; default: the fastest of its type with memory for the parameters and state",
     )
 
 
@@ -40,7 +42,7 @@ class DataParallelOptions(FallbackOptions):
 
     parameters: str = Field(
         "cpu",
-        description="what holds and updates the parameters: `cpu`, the name of a device, or `spread` over the GPUs",
+        description="where the parameters are held and updated: `cpu`, the name of a device, or `spread` over the GPUs",
     )
 
 
@@ -63,7 +65,7 @@ COMPONENTS = [
     ),
     PolicyComponent(
         name="expert",
-        summary="the placement that the papers call expert: by recurrent layers, blocks, branches, or on a single GPU",
+        summary="the expert placement of the papers: by recurrent layers, blocks, branches, or on a single GPU",
         config=ExpertOptions,
         target="placekit_heuristics.experts:Expert",
         baseline=True,

@@ -1,4 +1,4 @@
-"""The placement that the papers call the expert's, made by the structure of the network's modules."""
+"""Policy `expert`: the expert placements of the papers, from the structure of a network's modules."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from placekit_heuristics.experts_structure import (
 from placekit_heuristics.simple import devices_of, fastest_single, or_single_device, within_allowed
 
 Wanted = NDArray[np.int16]
-"""[n] device of each operation; -1 where the rule says nothing about it."""
+"""[n] device of each operation; -1 if the rule does not cover it."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Networks that experts place alike.
+    """A family of networks that experts place by the same rule.
 
     Attributes:
         name: name of the family.
-        what: the structure that its networks have, in words.
-        find: returns that structure; empty if a network has none.
-        rule: how experts place these networks, a key of `RULES`, or `single`; empty: the option `inception` says it.
+        what: the structure of its networks, in words.
+        find: returns this structure; empty if a network does not have it.
+        rule: a key of `RULES`, or `single`; empty: the option `inception` decides.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Family:
 
 
 def _chained(modules: Modules) -> list[Block]:
-    """Blocks of parallel branches, if each block reads one tensor at most: what the block before it made."""
+    """Blocks of parallel branches, if each block reads at most one tensor, the output of the block before it."""
     blocks = branch_blocks(modules)
     return blocks if all(len(block.reads) <= 1 for block in blocks) else []
 
 
-FAMILIES = (  # a graph is placed by the first one that it belongs to
+FAMILIES = (  # the first family that a graph belongs to counts
     # Mirhoseini, 4.2: "For RNNLM and NMT, we put each LSTM layer on a device. For NMT, we also put the attention mechanism and
     # the softmax layer on the same device with the highest LSTM layer, and we put the embedding layer on the same device with
     # the first LSTM layer." Placeto (3.2) and Post (4) say the same.
@@ -68,9 +68,9 @@ FAMILIES = (  # a graph is placed by the first one that it belongs to
 
 
 class Expert(Policy):
-    """The expert's placement of the papers, for the families of networks that it is defined for.
+    """The expert placement of the papers, for the families of networks where they define one.
 
-    Nothing is repaired: where the papers' experts run out of memory, so does this one.
+    Nothing is repaired: if an expert of the papers runs out of memory, so does this one.
     """
 
     name = "expert"
@@ -93,16 +93,16 @@ class Expert(Policy):
                 return of_operations(task, complete(modules, RULES[rule](problem, modules, structure, gpus), gpus))
         raise NotApplicable(
             f"no expert's placement is defined for {problem.graph.name!r}",
-            "its modules have none of the structures of these families: "
+            "its modules have none of these structures: "
             + "; ".join(f"{f.name} ({f.what})" for f in FAMILIES)
-            + "; policy.otherwise=single_device places everything on one device",
+            + "; set policy.otherwise=single_device to place everything on one device",
         )
 
 
 def layers(problem: Problem, modules: Modules, stacks: list[list[str]], gpus: list[int]) -> Wanted:
-    """Layer i of every stack on GPU i mod D. What no layer leads to goes with the first layer, all else with the last one.
+    """Layer i of every stack on GPU i mod D. Other operations go with the last layer if a layer feeds them, else with the first.
 
-    The modulus is that of Luong, Brevdo and Zhao 2017, "Neural Machine Translation (seq2seq) Tutorial": their code puts
+    The modulus is from the code of Luong, Brevdo and Zhao 2017, "Neural Machine Translation (seq2seq) Tutorial", which puts
     layer i on GPU i % num_gpus.
     """
     layer = {path: i for stack in stacks for i, path in enumerate(stack)}
@@ -121,9 +121,9 @@ def layers(problem: Problem, modules: Modules, stacks: list[list[str]], gpus: li
 
 
 def branches(problem: Problem, modules: Modules, blocks: list[Block], gpus: list[int]) -> Wanted:
-    """Parallel branches of a block on different GPUs: the costliest first, each on the GPU with the least cost so far.
+    """Parallel branches of a block on different GPUs: the most expensive first, each on the GPU with the least cost so far.
 
-    Branches that read other branches form a further level, placed in the same way. All else is on the first GPU.
+    Branches that read other branches form another level, which is placed in the same way. The rest is on the first GPU.
     """
     seconds = _seconds(problem, gpus[0])
     device = np.full(problem.graph.n, gpus[0], np.int16)
@@ -147,7 +147,7 @@ def branches(problem: Problem, modules: Modules, blocks: list[Block], gpus: list
 
 
 def contiguous(problem: Problem, modules: Modules, blocks: list[Block], gpus: list[int]) -> Wanted:
-    """Contiguous parts of the network in data order, of equal time on GPUs of their different speeds; no block is divided.
+    """Contiguous parts of the network in data order, which take equal time on their GPUs. Blocks are not divided.
 
     A part holds the forward, backward and update operations of its modules.
     """
@@ -174,12 +174,12 @@ RULES: dict[str, Callable[[Problem, Modules, Any, list[int]], Wanted]] = {
 
 
 def _seconds(problem: Problem, device: int) -> NDArray[np.float64]:
-    """[n] seconds on a device, 0 where it may not run an operation."""
+    """[n] seconds on a device; 0 for operations that may not run there."""
     return np.where(problem.op_allowed[:, device], problem.op_s[:, device], 0.0)
 
 
 def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
-    """Fill in the rest: a gradient goes with its forward operation, else with what it reads; a source with its first reader."""
+    """Fill in the rest: a gradient goes with its forward operation, or with an input; a source with its first reader."""
     graph, result = modules.graph, wanted.copy()
     for v in graph.topological_order.tolist():
         if result[v] < 0 and graph.kernel[v]:
@@ -189,7 +189,7 @@ def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
 
 
 def with_first_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
-    """`wanted`; where it is -1, the device of the first reader, or `other` for an operation that nothing reads."""
+    """`wanted`, but instead of -1 the device of the first reader, or `other` for an operation without readers."""
     result = wanted.copy()
     for v in graph.topological_order[::-1].tolist():  # readers before what they read
         if result[v] < 0:
@@ -199,10 +199,10 @@ def with_first_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
 
 
 def of_operations(task: Task, wanted: Wanted) -> Placement:
-    """The placement of groups: each where most of its seconds are wanted (if it takes none, most of its operations).
+    """Place each group on the device that `wanted` [n] gives most of its seconds, or most of its operations if it takes no time.
 
-    A group that may not run there goes to the allowed device that is fastest for all such groups. A note reports the
-    operations that are elsewhere because the rest of their group is.
+    A group that may not run there goes to the allowed device that is fastest for all such groups. A note reports operations
+    that are elsewhere because of their group.
     """
     problem = task.problem
     rows = np.arange(problem.graph.n)
@@ -215,6 +215,6 @@ def of_operations(task: Task, wanted: Wanted) -> Placement:
         groups = len(np.unique(problem.grouping.group_of[away]))
         task.evaluate.note(
             f"{away.sum()} operations in {groups} groups are not where the rule puts them:"
-            " a group is on one device, the one that most of its seconds are meant for"
+            " a group goes to the device of most of its seconds"
         )
     return problem.placement(device)

@@ -1,7 +1,7 @@
-"""The structures that experts go by, recognised from the modules that the operations of a graph come from.
+"""Recognises the structures that experts use, from the modules of a graph's operations.
 
-Everything here looks at the kernels of the forward phase: the module of each (column `module`), the call index within that
-module and within the modules around it (`call_path`, or `call`), and the tensors that it reads.
+All functions look at the kernels of the forward phase: their modules (column `module`), their call index in this module and in
+the modules around it (`call_path`, or `call`), and the tensors that they read.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Block:
 
     Attributes:
         path: path of the module.
-        level: a number per branch: 0 if it reads no other branch, otherwise higher than those of the branches it reads.
+        level: of each branch: 0 if it reads no other branch, else more than the levels of the branches that it reads.
         branch_of: the branch of each key of `Modules.key`: of a submodule, or of an operation of the module itself.
         base: path of the container whose submodules have keys of their own.
-        reads: forward kernels outside the module that its own kernels read.
+        reads: forward kernels outside the module that its kernels read.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Block:
 
 
 class Modules:
-    """The modules of a graph, and what its forward kernels read."""
+    """The modules of a graph, and the edges between its forward kernels."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -58,7 +58,7 @@ class Modules:
 
     @cached_property
     def inside(self) -> dict[str, list[int]]:
-        """Forward kernels of each module and those below it, in topological order; without the whole network, path ''."""
+        """Forward kernels in each module, at any depth, in topological order; without the whole network (path '')."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         for v in self.forward:
             for path in prefixes(self.module[v]):
@@ -74,13 +74,13 @@ class Modules:
         return self.graph.op_type[v].rpartition(".")[2].lower() in types
 
     def reads_outside(self, path: str) -> frozenset[int]:
-        """Forward kernels outside a module that its own kernels read."""
+        """Forward kernels outside a module that its kernels read."""
         return frozenset(u for v in self.inside[path] for u in self.producers[v]) - frozenset(self.inside[path])
 
     def key(self, v: int, path: str, base: str) -> str:
-        """Key of an operation in `path`: the submodule that it belongs to, of `base` or, outside `base`, of `path`.
+        """Key of an operation in `path`: its submodule of `base` or, outside `base`, of `path`.
 
-        For an operation of the module itself it is its own number, for a backward one that of its forward operation.
+        An operation of the module itself has its own number as key, or that of its forward operation.
         """
         for parent in (base, path):
             if self.module[v].startswith(f"{parent}."):
@@ -89,7 +89,7 @@ class Modules:
 
 
 def prefixes(path: str) -> list[str]:
-    """`a`, `a.b` and `a.b.c` of `a.b.c`; none of the empty path."""
+    """`a`, `a.b` and `a.b.c` for `a.b.c`; empty for the empty path."""
     parts = path.split(".") if path else []
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
@@ -97,9 +97,9 @@ def prefixes(path: str) -> list[str]:
 def recurrent_stacks(modules: Modules) -> list[list[str]]:
     """Stacks of recurrent layers, each from the first layer to the last.
 
-    A layer is a module that is called several times, where a call directly reads what an earlier call of the same module
-    made: the state. Only the innermost such modules count: the cells, not the decoder around them.
-    The layers of one parent module are a stack.
+    A layer is a module with several calls, where a call directly reads an output of an earlier call of the same module: the
+    state. Only the innermost such modules count, so the cells and not the decoder around them. The layers of one parent
+    module are a stack.
     """
     graph = modules.graph
     call_path = graph.columns.get("call_path")
@@ -136,7 +136,7 @@ def branch_blocks(modules: Modules) -> list[Block]:
 
 
 def _block(modules: Modules, path: str) -> Block | None:
-    """`path` as a block, if its last own concatenation joins branches with convolutions, two of which can run side by side."""
+    """`path` as a block, if its last concatenation joins branches with convolutions, and two of these can run side by side."""
     inside = modules.inside[path]
     within = set(inside)
     joins = [v for v in inside if modules.module[v] == path and modules.is_type(v, CONCATENATION)]
@@ -172,7 +172,7 @@ def _block(modules: Modules, path: str) -> Block | None:
 
 
 def _base(path: str, joined: list[str]) -> str:
-    """The container of the branches: `path`, or the only submodule (a list of modules) that all of `joined` are in."""
+    """The container of the branches: `path`, or a submodule (a list of modules) that contains all of `joined`."""
     base = path
     while True:
         below = {m.removeprefix(f"{base}.").partition(".")[0] if m.startswith(f"{base}.") else "" for m in joined}
@@ -193,7 +193,7 @@ def _ancestors(modules: Modules, operations: list[int]) -> set[int]:
 
 
 def residual_blocks(modules: Modules) -> list[str]:
-    """Modules that read one tensor and add to it, or to a projection of it, what their convolutions make of it."""
+    """Modules that read one tensor and add it, or a projection of it, to the result of convolutions on it."""
     return [
         path
         for path, inside in modules.inside.items()

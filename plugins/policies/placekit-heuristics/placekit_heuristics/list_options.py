@@ -10,17 +10,13 @@ from placekit_core import Options, PolicyComponent
 class ListSchedulingOptions(Options):
     """Options of `etf`, `heft`, `cpop` and `peft`."""
 
-    samples: int = Field(
-        1, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
-    )
+    samples: int = Field(1, ge=1, description="schedules to make; if more than one, evaluate all and take the best")
 
 
 class CriticalPathOptions(ListSchedulingOptions):
     """Options of policy `critical_path`."""
 
-    samples: int = Field(
-        50, ge=1, description="schedules to make; if more than one, they are evaluated and the best is taken"
-    )
+    samples: int = Field(50, ge=1, description="schedules to make; if more than one, evaluate all and take the best")
 
 
 LIST_SCHEDULING = "placekit_heuristics.list_scheduling"
@@ -37,7 +33,7 @@ COMPONENTS = [
     ),
     PolicyComponent(
         name="etf",
-        summary="list scheduling of the operation and device of earliest start",
+        summary="list scheduling of the operation and device with the earliest start",
         config=ListSchedulingOptions,
         target=f"{LIST_SCHEDULING}:Etf",
         paper="Hwang, Chow, Anger and Lee 1989, Scheduling precedence graphs in systems with interprocessor communication",
@@ -72,14 +68,14 @@ COMPONENTS = [
     ),
     PolicyComponent(
         name="m_etf",
-        summary="list scheduling of the operation and device of earliest start, ties in topological order",
+        summary="list scheduling of the operation and device with the earliest start, ties in topological order",
         config=Options,
         target=f"{BAECHI}:MEtf",
         paper=BAECHI_PAPER,
     ),
     PolicyComponent(
         name="m_sct",
-        summary="m_etf whose devices wait for favourite children, which a linear program chooses",
+        summary="m_etf with devices that wait for favourite children, which a linear program chooses",
         config=Options,
         target=f"{BAECHI}:MSct",
         paper=BAECHI_PAPER,

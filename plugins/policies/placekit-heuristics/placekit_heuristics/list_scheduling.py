@@ -1,4 +1,4 @@
-"""List scheduling by each rule of `placekit_scheduling.list_scheduling`, and the best of several tries."""
+"""Policies that list-schedule by one rule of `placekit_scheduling`, and take the best of several tries."""
 
 from __future__ import annotations
 

@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from placekit_core import Graph, GraphBuilder, GraphError, Labels, NotApplicable
 
 Step = NDArray[np.int64]
-"""Operations that are assigned together: the shard operations of a meta-operation, or its reduce operations."""
+"""Operations that are assigned together: the shard operations or the reduce operations of a meta-operation."""
 
 
 def from_columns(graph: Graph) -> list[Step]:
-    """The shard and then the reduce operations of each meta-operation, in a topological order of these.
+    """The shard operations and then the reduce operations of each meta-operation, in topological order, without empty steps.
 
-    By the columns `meta_op` and `meta_role`. A step is never empty. Raises NotApplicable if the columns are missing, if an
-    operation belongs to no meta-operation, or if meta-operations depend on each other.
+    They are read from the columns `meta_op` and `meta_role`. Raises NotApplicable if these are missing, if an operation belongs
+    to no meta-operation, or if meta-operations depend on each other.
     """
     meta, role = (graph.columns.get(key) for key in ("meta_op", "meta_role"))
     if not (isinstance(meta, Labels) and isinstance(role, Labels)):
         raise NotApplicable(
             f"policy 'enumerative' needs meta-operations, and graph {graph.name!r} has no columns meta_op and meta_role",
-            "importer=einsum gives them; policy.meta_operations=recovered takes runs of equal operations, which suits the"
-            " published graphs of importer=doppler",
+            "importer=einsum writes them; policy.meta_operations=recovered uses runs of equal operations instead, which works for"
+            " the published graphs of importer=doppler",
         )
     reduce = role.is_value("reduce")
     lost = np.flatnonzero(graph.kernel & (meta.is_value("") | ~(reduce | role.is_value("shard"))))
@@ -41,10 +41,10 @@ def from_columns(graph: Graph) -> list[Step]:
 
 
 def recovered(graph: Graph) -> list[Step]:
-    """Runs of consecutive kernels with the same operator, number of FLOPs and depth, in a topological order of the runs.
+    """Runs of consecutive kernels with the same operator, number of FLOPs and depth, in topological order.
 
-    In the graphs that Doppler's authors published, these are the shard and the reduce operations of the paper's
-    meta-operations: every expression is written block by block, and its formations after it.
+    In the graphs that Doppler's authors published, these are the shard and reduce operations of the paper's
+    meta-operations: the blocks of every expression are written together, and then its formations.
     """
     kernels = np.flatnonzero(graph.kernel)
     properties = np.stack([graph.op_type.codes, graph.flops, graph.depth])[:, kernels]
@@ -55,7 +55,7 @@ def recovered(graph: Graph) -> list[Step]:
 
 
 def _in_order(graph: Graph, unit: NDArray[np.integer], names: list[str]) -> list[Step]:
-    """The kernels of each unit, in a topological order of the units; of several ready units, the graph's first comes next."""
+    """The kernels of each unit, in topological order of the units; ties in the order of the graph."""
     kernels = np.flatnonzero(graph.kernel)
     found, first = np.unique(unit[kernels], return_index=True)
     found = found[np.argsort(first)]

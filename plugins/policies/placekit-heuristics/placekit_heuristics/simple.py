@@ -1,4 +1,4 @@
-"""Placements that ignore dependencies: one device, chance, turns."""
+"""Placements that ignore dependencies: a single device, random, round robin."""
 
 from __future__ import annotations
 
@@ -29,35 +29,37 @@ from placekit_heuristics.expert_options import FallbackOptions, SingleTypeOption
 class SingleDevice(Policy):
     """Everything on one device.
 
-    Groups that may not run there (CPU operations) go to the allowed device that is fastest for all of them. Without
-    `device`: the device of least total time on which it fits, tried one by one among those that hold the persistent bytes. If
-    none holds them, it is on the device of least total time, and the backend reports that it does not fit.
+    Groups that may not run there (CPU operations) go to the allowed device that is fastest for all of them. Without option
+    `device`, devices with memory for the persistent bytes are tried, the fastest first, until the placement fits. If no device
+    has this memory, the fastest one is used, and the backend reports that the placement does not fit.
     """
 
     name = "single_device"
     options_class: ClassVar[type[Options]] = SingleDeviceOptions
     device_type: ClassVar[str] = ""
-    """Type of the device, `cpu` or `gpu`; any if empty."""
+    """Type of the device, `cpu` or `gpu`; empty for any."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement; evaluates only devices that are tried. Raises ClusterError if the device does not exist."""
+        """The placement; evaluates only the devices that it tries. Raises ClusterError if the device does not exist."""
         problem = task.problem
         if self.options.device is None:
             return _first_that_fits(task, devices_of(problem, self.device_type))
         index = problem.cluster.device_index(self.options.device)
         if self.device_type not in ("", problem.device_type(index)):
             names = [problem.cluster.device_names[d] for d in devices_of(problem, self.device_type)]
-            raise ClusterError(f"{self.options.device!r} is no {self.device_type}", f"there are: {', '.join(names)}")
+            raise ClusterError(
+                f"{self.options.device!r} is not a {self.device_type}", f"choose one of: {', '.join(names)}"
+            )
         return problem.placement(single(problem, index))
 
 
 class _SingleOfType(SingleDevice):
-    """`SingleDevice` among the devices of one type. Raises NotApplicable if there are none."""
+    """`SingleDevice` among the devices of one type. Raises NotApplicable without such a device."""
 
     options_class = SingleTypeOptions
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """As for `single_device`. Raises NotApplicable without such a device, ClusterError for a wrong name."""
+        """As in `single_device`. Raises NotApplicable without a device of the type, ClusterError for a wrong name."""
         return or_single_device(task, self.options, lambda: super(_SingleOfType, self).place(task, rng))
 
 
@@ -76,22 +78,22 @@ class SingleCpu(_SingleOfType):
 
 
 def devices_of(problem: Problem, device_type: str) -> list[int]:
-    """Indices of the devices of a type (all if it is empty). Raises NotApplicable if there are none."""
+    """Indices of the devices of a type (empty: all). Raises NotApplicable if there are none."""
     cluster = problem.cluster
     found = [d for d in range(cluster.size) if device_type in ("", problem.device_type(d))]
     if not found:
         has = ", ".join(f"{name} ({problem.device_type(d)})" for d, name in enumerate(cluster.device_names))
         raise NotApplicable(
             f"cluster {cluster.name!r} has no {device_type}",
-            f"devices: {has}; take a cluster that has one, such as k80x4, or policy.otherwise=single_device",
+            f"devices: {has}; choose a cluster that has one, such as k80x4, or set policy.otherwise=single_device",
         )
     return found
 
 
 def accelerators(problem: Problem) -> NDArray[np.bool_]:
-    """[g, D] allowed devices, without CPUs where GPUs are allowed: a CPU gets only what no GPU may run.
+    """[g, D] allowed devices, without CPUs for groups that may run on GPUs.
 
-    What a device may run depends on its type, so that a group has all GPUs of the cluster or all of its CPUs.
+    Permissions depend on the type of the device, so a group has all GPUs of the cluster or all its CPUs.
     """
     gpu = np.asarray([problem.device_type(d) == "gpu" for d in range(problem.cluster.size)])
     on_gpu = problem.allowed & gpu
@@ -99,7 +101,7 @@ def accelerators(problem: Problem) -> NDArray[np.bool_]:
 
 
 def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], Placement]) -> Placement:
-    """`place()`; where the policy is not defined, what the option `otherwise` says. Raises NotApplicable."""
+    """`place()`. If the policy is not defined, everything on one device, or NotApplicable; option `otherwise` decides."""
     try:
         return place()
     except NotApplicable as e:
@@ -110,12 +112,12 @@ def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], P
 
 
 def fastest_single(problem: Problem, devices: Sequence[int]) -> NDArray[np.int16]:
-    """[g] everything on the one of `devices` with the least total time, if possible one that holds its persistent bytes."""
+    """[g] everything on the fastest of `devices`, if possible on one with memory for the persistent bytes."""
     return fastest_first(problem, devices)[0]
 
 
 def _first_that_fits(task: Task, devices: Sequence[int]) -> Placement:
-    """Everything on the first of `devices`, the fastest first, on which it fits; the last one is not evaluated."""
+    """Everything on the fastest of `devices` on which it fits; the slowest one is not evaluated."""
     *others, last = [task.problem.placement(device) for device in fastest_first(task.problem, devices)]
     for placement in others:
         if task.evaluate.remaining <= 0 or task.evaluate(placement.batch()).fits[0]:
@@ -124,9 +126,9 @@ def _first_that_fits(task: Task, devices: Sequence[int]) -> Placement:
 
 
 def fastest_first(problem: Problem, devices: Sequence[int]) -> list[NDArray[np.int16]]:
-    """[g] each: everything on one of `devices` that holds the persistent bytes, in the order of the total time.
+    """Placements [g] of everything on one of `devices` with memory for the persistent bytes, the fastest first.
 
-    Of devices of one kind and memory, only the first is there. If none holds the bytes, it is the fastest device alone.
+    Of devices with the same kind and memory, only the first counts. If no device has the memory, the fastest is the only one.
     """
     cluster = problem.cluster
     alike = {(cluster.device_kind[d], float(cluster.memory_bytes[d])): d for d in reversed(devices)}
@@ -142,15 +144,15 @@ def fastest_first(problem: Problem, devices: Sequence[int]) -> list[NDArray[np.i
 
 
 def single(problem: Problem, device: int) -> NDArray[np.int16]:
-    """[g] `device` where it is allowed; elsewhere the device that is fastest for the other groups together."""
+    """[g] `device` for the groups that may run there; the others are on the device that is fastest for them together."""
     return within_allowed(problem, np.full(problem.g, device, np.int16))
 
 
 def within_allowed(problem: Problem, wanted: NDArray[np.int16]) -> NDArray[np.int16]:
-    """[g] `wanted` where it is allowed; elsewhere the device that is fastest for the other groups together."""
+    """[g] `wanted` for the groups that may run there; the others are on the device that is fastest for them together."""
     result = wanted.copy()
     left = ~problem.allowed[np.arange(problem.g), wanted]
-    while left.any():  # once for each type of device, at most
+    while left.any():  # at most once per device type
         able = problem.allowed[left]
         count, seconds = able.sum(axis=0), np.where(able, problem.group_s[left], 0.0).sum(axis=0)
         other = min(range(problem.cluster.size), key=lambda d: (-count[d], seconds[d], d))
@@ -161,7 +163,7 @@ def within_allowed(problem: Problem, wanted: NDArray[np.int16]) -> NDArray[np.in
 
 
 class Random(ResumablePolicy):
-    """Every group on one of its allowed devices, each with the same probability."""
+    """Every group on a random device among its allowed ones, with equal chances."""
 
     name = "random"
     options_class = RandomOptions
@@ -189,7 +191,7 @@ class RoundRobin(Policy):
         problem, size = task.problem, task.problem.cluster.size
         order = problem.grouped.topological_order
         turn = np.arange(problem.g) % size
-        # how far the first allowed device is behind the device in turn
+        # number of devices to skip
         ahead = problem.allowed[order[:, None], (turn[:, None] + np.arange(size)) % size].argmax(axis=1)
         device = np.empty(problem.g, np.int16)
         device[order] = (turn + ahead) % size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
+from placekit_heuristics.list_scheduling import CriticalPath, Heft, Peft
 from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
 from placekit_scheduling import ListScheduler, b_level, group_priority
 from placekit_testing.strategies import Case, problems
@@ -29,8 +29,6 @@ from placekit_core import (
     Task,
 )
 from placekit_core.run.evaluator import BudgetedEvaluator
-
-POLICIES: list[Any] = [SingleDevice, Random, RoundRobin, CriticalPath, Etf, Heft]
 
 
 class LargestLoad(Session):
@@ -85,18 +83,6 @@ def place(policy: Any, problem: Problem, seed: int = 0) -> Placement:
     return placement
 
 
-@given(problems(max_n=20))
-@settings(max_examples=60, deadline=None)
-def test_any_problem(case: Case) -> None:
-    """Every group on an allowed device (`problem.placement` checks), the same for the same seed, the problem unchanged."""
-    before = case.problem.graph.fingerprint
-    for policy in POLICIES:
-        first = place(policy(), case.problem, 3)
-        assert first.same_as(place(policy(), case.problem, 3))
-        case.problem.check(first.batch())
-    assert case.problem.graph.fingerprint == before
-
-
 def test_single_device() -> None:
     problem = problem_of(independent(4, cpu_only=(3,)), machine(2, 1), 1.0, 5.0)
     assert place(SingleDevice(), problem).device.tolist() == [0, 0, 0, 2]
@@ -149,7 +135,7 @@ def test_round_robin_in_topological_order() -> None:
     assert place(RoundRobin(), mixed).device.tolist() == [2, 2, 2, 0, 1, 2]
 
 
-@pytest.mark.parametrize(("policy", "rule"), [(CriticalPath, "critical_path"), (Etf, "etf"), (Heft, "heft")])
+@pytest.mark.parametrize(("policy", "rule"), [(CriticalPath, "critical_path"), (Heft, "heft"), (Peft, "peft")])
 @given(case=problems(max_n=20))
 @settings(max_examples=20, deadline=None)
 def test_one_sample_is_the_list_schedule(policy: Any, rule: Any, case: Case) -> None:
@@ -170,11 +156,3 @@ def test_samples_take_the_best(policy: Any) -> None:
     assert task.evaluate.evaluations == 40
     assert task.evaluate.best is not None
     assert placement.same_as(task.evaluate.best.placement)
-
-
-def test_what_does_not_fit_loses() -> None:
-    """Two groups of 60 bytes on devices of 100: together they would be rejected."""
-    problem = problem_of(independent(2, persistent=60), machine(2, memory=100), [1.0, 1.0])
-    for seed in range(5):
-        placement = Random(samples=20).place(task_of(problem), np.random.default_rng(seed))
-        assert sorted(placement.device.tolist()) == [0, 1]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from placekit_heuristics.list_scheduling import CriticalPath, Etf, Heft
+from placekit_heuristics.baechi import MEtf, MSct, MTopo
+from placekit_heuristics.list_scheduling import Cpop, CriticalPath, Etf, Heft, Peft
 from placekit_heuristics.simple import Random, RoundRobin, SingleDevice
 from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
@@ -18,8 +19,6 @@ class TestSingleDevice(PolicyContract):
 
 
 class TestRandom(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return Random
@@ -31,8 +30,14 @@ class TestRoundRobin(PolicyContract):
         return RoundRobin
 
 
+class TestHeft(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(Heft, samples=40)
+
+
 class TestCriticalPath(PolicyContract):
-    resumable = True
+    short = True
 
     @pytest.fixture
     def make(self) -> Make:
@@ -40,16 +45,44 @@ class TestCriticalPath(PolicyContract):
 
 
 class TestEtf(PolicyContract):
-    resumable = True
+    short = True
 
     @pytest.fixture
     def make(self) -> Make:
         return Etf
 
 
-class TestHeft(PolicyContract):
-    resumable = True
+class TestCpop(PolicyContract):
+    short = True
 
     @pytest.fixture
     def make(self) -> Make:
-        return partial(Heft, samples=40)
+        return Cpop
+
+
+class TestPeft(PolicyContract):
+    short = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return Peft
+
+
+class TestMTopo(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return MTopo
+
+
+class TestMSct(PolicyContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return MSct
+
+
+class TestMEtf(PolicyContract):
+    short = True
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return MEtf

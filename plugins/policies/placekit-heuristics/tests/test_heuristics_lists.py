@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
-from placekit_heuristics.baechi import MEtf, MSct, MTopo, edges, favourite_children, first_use
+from placekit_heuristics.baechi import MEtf, MSct, MTopo, edges, favourite_children
 from placekit_heuristics.list_scheduling import Cpop, Etf, Peft
 from placekit_heuristics.simple import accelerators
 from placekit_scheduling import ListScheduler, b_level, group_priority
@@ -72,12 +72,6 @@ def test_any_problem(case: Case) -> None:
             assert accelerators(problem)[np.arange(problem.g), placement.device][read].all()
 
 
-@pytest.mark.parametrize(("policy", "rule"), [(Cpop, "cpop"), (Peft, "peft")])
-def test_one_sample_is_the_list_schedule(policy: Any, rule: Any) -> None:
-    problem = problem_of(chain(6, 3), machine([100, 100]), range(6))
-    assert devices(policy(), problem) == ListScheduler(problem).run(rule).devices().tolist()
-
-
 def test_m_topo_fills_one_device_after_another() -> None:
     """Baechi, section 3.1: a device takes total / devices + largest. 8 * 10 / 2 + 10 = 50: five operations, then three."""
     assert devices(MTopo(), problem_of(chain(8, 10), machine([100, 100]), 1)) == [0, 0, 0, 0, 0, 1, 1, 1]
@@ -86,44 +80,11 @@ def test_m_topo_fills_one_device_after_another() -> None:
     assert devices(MTopo(), problem_of(chain(0, 10), machine([100, 100]), 1)) == []
 
 
-def test_m_topo_leaves_what_only_cpus_may_run_to_them() -> None:
-    mixed = problem_of(chain(8, 10, cpu_only=(0, 3)), machine([100, 100], 1), 1)  # 60 / 2 + 10
-    assert devices(MTopo(), mixed) == [2, 0, 0, 2, 0, 0, 1, 1]
-    assert devices(MTopo(), problem_of(chain(4, 10), machine([], 2), 1)) == [0, 0, 0, 1]
-
-
 def test_m_topo_leaves_a_device_where_persistent_bytes_do_not_fit() -> None:
     """40 in all, caps 40 * 12 / 60 + 10 = 18 and 42: two groups are 20, one is 10."""
     assert devices(MTopo(), problem_of(chain(4, 0, persistent=10), machine([12, 48]), 1)) == [0, 1, 1, 1]
     three = problem_of(chain(3, 0, persistent=10), machine([19, 19]), 1)  # nowhere is room for the third: most is left
     assert sorted(devices(MTopo(), three)[:2]) == [0, 1]
-
-
-def test_m_topo_counts_a_group_once() -> None:
-    """A parameter of 30 bytes that its update writes into, four outputs of 10: the cap is 70 / 2 + 30 = 65."""
-    b = GraphBuilder("one update")
-    w = b.source("w", 30, colocate=0)
-    last = b.add("op0", inputs=[w], outputs=[10])
-    for i in range(1, 4):
-        last = b.add(f"op{i}", inputs=last, outputs=[10])
-    b.output(len(b.operations), 30, storage=w)
-    b.add("update", inputs=[w, *last], phase="update", colocate=0)
-    problem = problem_of(b.build(), machine([100, 100]), [0, 1, 1, 1, 1, 1])
-    assert problem.expand(place(MTopo(), problem).device).tolist() == [0, 0, 0, 0, 1, 0]
-
-
-def test_parameters_go_with_their_first_reader() -> None:
-    b = GraphBuilder("training")
-    tensors: list[int] = []
-    weights = [b.source(f"w{i}", 4, colocate=i) for i in range(3)]
-    for i in range(3):
-        tensors = b.add(f"forward{i}", inputs=[*tensors[-1:], weights[i]], outputs=[4])
-    for i in range(3):
-        b.add(f"update{i}", inputs=[tensors[-1], weights[i]], colocate=i)
-    b.source("unread", 1)
-    problem = problem_of(b.build(), machine([100, 100]), [0, 0, 0, 1, 1, 1, 1, 1, 1, 0])
-    group = problem.grouping.group_of
-    assert first_use(problem).tolist() == [group[i] for i in (0, 3, 1, 4, 2, 5, 9)]
 
 
 def test_m_etf_breaks_ties_in_topological_order() -> None:
@@ -135,27 +96,6 @@ def test_m_etf_breaks_ties_in_topological_order() -> None:
     problem = problem_of(b.build(), machine([100, 100]), 1)
     assert devices(MEtf(), problem)[:2] == [0, 1]
     assert devices(Etf(), problem)[:2] == [1, 0]
-
-
-@pytest.mark.parametrize(("policy", "favourites"), [(MEtf, False), (MSct, True)])
-def test_only_m_sct_compiles_the_loop_of_favourites(
-    policy: Any, favourites: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-    monkeypatch.setattr("placekit_heuristics.baechi.warm_up", lambda favourites=False: asked.append(favourites))
-    policy()
-    assert asked == [favourites]
-
-
-def test_baechi_places_on_gpus() -> None:
-    b = GraphBuilder("independent")
-    for i in range(4):
-        b.add(f"op{i}", allowed="cpu" if i == 3 else "")
-    problem = problem_of(b.build(), machine([100], 1), 1)
-    assert accelerators(problem).tolist() == [[True, False]] * 3 + [[False, True]]
-    assert 1 in devices(Etf(), problem)[:3]
-    for policy in (MTopo, MEtf, MSct):
-        assert devices(policy(), problem) == [0, 0, 0, 1]
 
 
 def fork_and_join() -> Graph:
@@ -177,17 +117,6 @@ def test_favourites_are_on_the_longest_path() -> None:
         b.add(f"equal{i}", inputs=[x])
     # each is the favourite by half, which is none
     assert favourite_children(problem_of(b.build(), machine([100, 100]), 1)).tolist() == [-1, -1, -1]
-
-
-def test_edges_of_the_program() -> None:
-    """The largest tensor between two kernels counts; a group sends itself nothing; sources are no kernels."""
-    b = GraphBuilder("edges")
-    w = b.source("w", 50)
-    [x, y] = b.add("a", inputs=[w], outputs=[4, 6], colocate=0)
-    b.add("b", inputs=[x, y], colocate=0)
-    b.add("c", inputs=[x, y, w])
-    found = edges(problem_of(b.build(), machine([100, 100], 1), [0, 1, 1, 1]))
-    assert [v.tolist() for v in found] == [[1, 1], [2, 3], [0, 6]]
 
 
 def paper(problem: Problem) -> tuple[float, NDArray[np.float64]]:
@@ -243,20 +172,6 @@ def test_the_program_is_that_of_the_paper() -> None:
     assert integral >= 5
 
 
-@given(problems(max_n=25))
-@settings(max_examples=60, deadline=None)
-def test_favourites_are_children_and_at_most_one_each(case: Case) -> None:
-    problem = case.problem
-    group = problem.grouping.group_of
-    pairs = {(int(u), int(v)) for u, v in zip(*problem.graph.op_edges, strict=True)}
-    favourite = favourite_children(problem)
-    chosen = [(v, int(c)) for v, c in enumerate(favourite) if c >= 0]
-    assert all(p in pairs and group[p[0]] != group[p[1]] for p in chosen)
-    assert len({c for _, c in chosen}) == len(chosen)
-    fewer = favourite_children(problem, threshold=0.1)
-    assert all(c in (-1, favourite[v]) for v, c in enumerate(fewer))
-
-
 def test_a_program_that_takes_too_long_is_an_error() -> None:
     rng = np.random.default_rng(0)
     b = GraphBuilder("wide")
@@ -272,4 +187,4 @@ def test_a_program_that_takes_too_long_is_an_error() -> None:
         PlacekitError, match=r"m_sct: no optimum of the linear program of \d+ edges between groups in 0.01 s"
     ) as error:
         favourite_children(problem, lp_seconds=0.01)
-    assert error.value.hint.startswith("take policy=m_etf")
+    assert error.value.hint.startswith("use policy=m_etf")

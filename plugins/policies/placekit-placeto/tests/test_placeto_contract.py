@@ -24,11 +24,6 @@ SMALL = {
 
 
 class TestPlaceto(LearnablePolicyContract):
-    recomputes_log_prob = True
-    reports_kl = True
-    imitates = True
-    teaches = True
-
     @pytest.fixture
     def make(self):
         return partial(Placeto, **SMALL)
@@ -36,10 +31,6 @@ class TestPlaceto(LearnablePolicyContract):
 
 class TestPaper(LearnablePolicyContract):
     short = True
-    recomputes_log_prob = True
-    reports_kl = True
-    imitates = True
-    teaches = True
 
     @pytest.fixture
     def make(self):

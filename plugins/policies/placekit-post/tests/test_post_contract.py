@@ -11,8 +11,6 @@ from placekit_testing.contract import Make
 
 
 class TestPost(PolicyContract):
-    resumable = True
-
     finds_optimum = True
     budget = 90  # cross-entropy minimisation once, and PPO before and after it
 
@@ -23,7 +21,6 @@ class TestPost(PolicyContract):
 
 class TestPpoOnly(PolicyContract):
     short = True
-    resumable = True
 
     finds_optimum = True
 
@@ -34,7 +31,6 @@ class TestPpoOnly(PolicyContract):
 
 class TestPolicyGradient(PolicyContract):
     short = True
-    resumable = True
 
     finds_optimum = True
 
@@ -45,7 +41,6 @@ class TestPolicyGradient(PolicyContract):
 
 class TestCrossEntropy(PolicyContract):
     short = True
-    resumable = True
 
     finds_optimum = True
 

@@ -18,12 +18,12 @@ from placekit_search.starts import best_start, is_makespan
 
 
 class Annealing(ResumablePolicy):
-    """Starts from the best of several list schedules and of the single devices; moves groups, and changes priorities.
+    """Starts from the best of several list schedules and single devices; moves groups and changes priorities.
 
     The temperature falls geometrically over the budget, from `temperature_start` to `TEMPERATURE_END` times the value of
-    the start. Placements over a device's memory are visited at a price in proportion to the excess (see `walk.step`); the
-    best placement is kept separately. With a budget of evaluations, the same seed gives the same result to the last bit;
-    with a budget of seconds, the temperature follows the clock.
+    the start. Placements that exceed a device's memory pay a price in proportion to the excess (see `walk.step`). The best
+    placement is kept separately. With a budget of evaluations, the same seed gives the same result to the last bit; with a
+    budget of seconds, the temperature follows the clock.
     """
 
     name = "annealing"
@@ -36,7 +36,7 @@ class Annealing(ResumablePolicy):
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
-        """The best placement seen. Resumes exactly from `state`."""
+        """The best placement visited. Resumes exactly from `state`."""
         evaluate, makespan = task.evaluate, is_makespan(task)
         context = SearchContext(task, used(ANNEALING, makespan, evaluate.session.priorities))
         chain = LocalSearch(context, state or best_start(task, self.options.starts, rng))

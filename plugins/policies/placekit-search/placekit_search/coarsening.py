@@ -1,4 +1,4 @@
-"""Coarsening: units of groups that exchange many bytes, from single groups to few per device (Hendrickson, Leland 1995)."""
+"""Coarsening: units of groups that exchange many bytes, down to a few units per device (Hendrickson and Leland 1995)."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from placekit_scheduling.jit import njit
 
 from placekit_core import Grouping, Problem
 
-UNITS_PER_DEVICE = 4  # units of the coarsest level, about
-GROWTH = 3.0
-HEAVY = 0.5  # an edge lighter than this share of a unit's heaviest is no reason to join
-SHRINK = 0.95  # a level that keeps more than this share of the units ends the coarsening
+UNITS_PER_DEVICE = 4  # in the coarsest level, about
+GROWTH = 3.0  # most work of a new unit, in average units of the level before
+HEAVY = 0.5  # edges lighter than this share of a unit's heaviest edge are ignored
+SHRINK = 0.95  # coarsening ends at a level that keeps more than this share of the units
 
 
 def coarsen(problem: Problem) -> list[NDArray[np.int64]]:
-    """Levels of units, finest first: [g] unit of each group, numbered from 0. Single groups are not among them.
+    """Levels of units, the finest first: [g] the unit of each group, numbered from 0. Single groups are not a level.
 
-    From level to level each unit, in random order, joins the neighbour that it exchanges most bytes with, or the unit that
-    this neighbour has already joined (first choice: Karypis and Kumar 2000, hMETIS), as long as the whole is no more than
-    `GROWTH` average units and no more than `1 / UNITS_PER_DEVICE` of the work of an average device, and some device may run
-    all of it. Parameters, which are no work, go with their readers.
+    At each level every unit, in random order, joins the neighbour with which it exchanges most bytes, or the unit that this
+    neighbour has already joined (first choice: Karypis and Kumar 2000, hMETIS). The result must have at most the work of
+    `GROWTH` average units and `1 / UNITS_PER_DEVICE` of the work of an average device, and some device must be allowed to
+    run all of it. Parameters, which take no time, go with their readers.
     """
     size = problem.cluster.size
     seconds = np.where(problem.allowed, problem.group_s, np.inf).min(axis=1)
@@ -58,7 +58,7 @@ def coarse(problem: Problem, unit_of: NDArray[np.int64]) -> Problem:
 def _join(
     edges: Exchange, seconds: NDArray[np.float64], allowed: NDArray[np.bool_], limit: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """[u] the unit that each unit joins, itself if none."""
+    """[u] the unit that each unit joins; itself if it joins no other."""
     into = np.arange(len(seconds))
     order, able = rng.permutation(len(seconds)), np.packbits(allowed, axis=1)
     _fill(into, order, edges.ptr, edges.neighbour, edges.bytes_, seconds.copy(), able, limit)
@@ -67,9 +67,9 @@ def _join(
 
 @njit(cache=True)
 def _fill(into: Any, order: Any, ptr: Any, near: Any, weight: Any, work: Any, able: Any, limit: float) -> None:
-    """Fill `into` [u], in which each unit is itself before, visiting the units in `order`.
+    """Visit the units in `order` and fill `into` [u], where each unit first stands for itself.
 
-    Changes `work` [u] and `able` [u, bytes], the devices that may run a unit, as bits.
+    Also updates `work` [u] and `able` [u, bytes]: the devices that may run each unit, as bits.
     """
     alone = np.ones(len(into), np.bool_)
     for v in order:
@@ -104,6 +104,11 @@ def _merge(edges: Exchange, unit: NDArray[np.int64], count: int) -> Exchange:
 
 def movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:
     """Whether some unit may run on more than one device; `unit_of` is [g]."""
+    return bool((allowed_for_units(problem, unit_of).sum(axis=1) > 1).any())
+
+
+def allowed_for_units(problem: Problem, unit_of: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[u, D] the devices that may run all groups of a unit; `unit_of` is [g]."""
     allowed = np.ones((int(unit_of.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
     np.logical_and.at(allowed, unit_of, problem.allowed)
-    return bool((allowed.sum(axis=1) > 1).any())
+    return allowed

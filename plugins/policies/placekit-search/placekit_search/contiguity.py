@@ -1,4 +1,4 @@
-"""Placements that give every device one run of a network's layers, near the best placement that a search has found."""
+"""Placements with one run of a network's layers per device, near the best placement of a search."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from placekit_layers.splits import LayerGroups, neighbours
 from placekit_core import Placement, Placements, Task
 from placekit_search.local_search import excess
 
-LEAST = 8  # evaluations below which nothing is tried
+LEAST = 8  # evaluations that a search needs to try anything
 
 
 def contiguous_near(
     task: Task, layers: LayerGroups, placement: Placement, evaluations: int
 ) -> tuple[Placement, float] | None:
-    """The best contiguous placement found near `placement`, and its value; None if none fits. At most so many evaluations.
+    """The best contiguous placement found near `placement`, and its value. None if no such placement fits.
 
-    It begins with the devices of `placement`, in the order of their layers and with as many of them, and every
-    device alone. Then it moves borders, exchanges devices and gives one's layers to its neighbours, as long as that pays. Other
-    groups stay where `placement` has them, or follow the layers.
+    The search begins with the devices of `placement`, in the order of their layers and with as many layers each, and with
+    each device alone. While that helps, it moves borders, exchanges devices and gives a device's layers to its neighbours. Other
+    groups stay where `placement` has them, or follow the layers. It makes at most so many evaluations.
     """
     seen: set[bytes] = set()
-    best: tuple[bool, float, NDArray[np.int64], bool] | None = (
-        None  # whether it is over capacity, its value or excess, the split
-    )
+    best: tuple[bool, float, NDArray[np.int64], bool] | None = None  # is over capacity, excess or value, split, follow
     waiting = layers.contiguous_like(placement.device)
     while waiting and len(seen) < evaluations:
         rows: dict[bytes, tuple[NDArray[np.int64], bool, NDArray[np.int16]]] = {}

@@ -1,4 +1,4 @@
-"""Policy `exact`: the least largest load, by the constraint program of `exact_model`, with a proven bound."""
+"""Policy `exact`: minimises the largest load by the constraint program of `exact_model`, and proves a bound."""
 
 from __future__ import annotations
 
@@ -38,28 +38,26 @@ if TYPE_CHECKING:
 
 STARTS = 16  # list schedules and contiguous splits to choose the start from
 FIRST_SLICE = 1.0  # deterministic seconds; every further slice is twice as long
-CHAIN_SHARE = 0.1  # of the budget, for the best contiguous split as a start
-MANY = 20  # evaluations from which on that is tried
-RESOLUTION = 10_000_000  # ticks that the best value is divided into in the end
-FEW_TICKS = 100_000  # that the first program divides the best value into: the solver proves more with small numbers
-MOST_EXCLUDED = 1000  # placements that a program may exclude one by one
+CHAIN_SHARE = 0.1  # share of the budget for the best contiguous split as a start
+MANY = 20  # evaluations that must remain to search for this split
+RESOLUTION = 10_000_000  # ticks in the best value, in the end
+FEW_TICKS = 100_000  # ticks in the best value in the first program: the solver proves more with small numbers
+MOST_EXCLUDED = 1000  # most placements that a program excludes one by one
 PARTLY = (
-    "policy exact proves a bound on the largest load of a device or channel; under this backend the value of a placement"
-    " can be more, and what was searched is the load"
+    "policy exact minimises the largest load of a device or channel, and proves a bound on it; with this backend, the value of"
+    " a placement can be higher than its load"
 )
-
-
-NONE_FITS = "policy exact proves that no placement fits: none satisfies the memory and what is allowed where"
+NONE_FITS = "policy exact proves that no placement fits the memory and the allowed devices"
 
 
 class Exact(ResumablePolicy):
-    """The placement with the least largest load, with a proof, by CP-SAT of OR-tools (Perron and Furnon).
+    """Minimises the largest load and proves a bound, with CP-SAT of OR-tools (Perron and Furnon).
 
-    For objectives that are the largest load of a device or channel: `max_load`, and `throughput` and `step` of backend
+    The objective must be the largest load of a device or channel: `max_load`, or `throughput` or `step` of backend
     `pipeline`. Others are refused. It starts from list schedules, contiguous splits and the split of policy `chain`.
 
-    The solver works in slices, each from the best placement and the bound of those before, with a checkpoint after each.
-    With a budget of evaluations, the same seed gives the same result to the last bit.
+    The solver works in slices. Each begins with the best placement and bound so far, and ends with a checkpoint. With a
+    budget of evaluations, the same seed gives the same result to the last bit.
     """
 
     name = "exact"
@@ -79,7 +77,7 @@ class Exact(ResumablePolicy):
     ) -> Placement:
         """The best placement found. Resumes exactly from `state`.
 
-        Raises NotApplicable, before any work, if the objective is no largest load, or if the problem has more groups than
+        Raises NotApplicable, before any work, if the objective is not a largest load, or if the problem has more groups than
         `max_groups`.
         """
         loads = self._loads(task)
@@ -97,7 +95,7 @@ class Exact(ResumablePolicy):
         loads = session.loads() if isinstance(session, HasLoads) else None
         if loads is None:
             raise NotApplicable(
-                f"policy 'exact' does not model the objective {task.evaluate.objective!r}; it models the objectives max_load,"
+                f"policy 'exact' does not model the objective {task.evaluate.objective!r}. It models the objectives max_load,"
                 " throughput and step of backends max_load and pipeline",
                 "use policy=portfolio, or policy=chain",
             )
@@ -110,18 +108,19 @@ class Exact(ResumablePolicy):
 
 
 def _start(task: Task, loads: Loads, rng: Generator) -> dict[str, Any]:
-    """Evaluate contiguous splits and list schedules, with at most a quarter of the budget left, and take the best."""
+    """Evaluate contiguous splits and list schedules, with at most a quarter of the budget, and begin with the best."""
     limit = int(max(1, min(STARTS, task.evaluate.remaining / 4)))
     split = even_splits(sequence(task.problem), max(1, limit // 2))
     starts = Placements.of(np.concatenate([split, list_schedules(task.problem, limit, rng).device])[:limit])
     starts = Placements.of(np.concatenate([starts.device, _chain(task, rng)]))
     values = fitting(task.evaluate(starts))
     row = int(np.argmin(values))
+    floor_s = float(task.evaluate.session.lower_bound() or 0.0)
     return {
         "device": starts.device[row].copy(),
         "value_s": float(values[row]),
-        "bound_s": float(task.evaluate.session.lower_bound() or 0.0),
-        "floor_s": float(task.evaluate.session.lower_bound() or 0.0),
+        "bound_s": floor_s,
+        "floor_s": floor_s,
         "tick_s": _scale(float(values[row]), loads) / FEW_TICKS,
         "excluded_s": math.inf,
         "without": np.zeros((0, task.problem.g), np.int16),
@@ -133,7 +132,7 @@ def _start(task: Task, loads: Loads, rng: Generator) -> dict[str, Any]:
 
 
 def _chain(task: Task, rng: Generator) -> NDArray[np.int16]:
-    """[1, g] the best contiguous split, with at most `CHAIN_SHARE` of the budget; [0, g] without one or policy `chain`."""
+    """[1, g] the best contiguous split by policy `chain`, with at most `CHAIN_SHARE` of the budget; [0, g] if there is none."""
     none, notes = np.zeros((0, task.problem.g), np.int16), list(task.evaluate.notes)
     if "chain" not in installed().names("policy") or task.evaluate.remaining < MANY:
         return none
@@ -143,31 +142,31 @@ def _chain(task: Task, rng: Generator) -> NDArray[np.int16]:
     except NotApplicable:
         return none
     finally:
-        task.evaluate.notes[:] = notes  # those of `chain` are about contiguous splits
+        task.evaluate.notes[:] = notes  # drop the notes of `chain`: they are about contiguous splits
     return np.asarray(found.device[None], np.int16)
 
 
 def _scale(value_s: float, loads: Loads) -> float:
-    """Seconds that ticks are fractions of."""
+    """The seconds to divide into ticks."""
     return max(value_s if math.isfinite(value_s) else loads.most_s, 1e-12)
 
 
 def fitting(measured: Measurements) -> NDArray[np.float64]:
-    """[b] the value where it fits, inf elsewhere."""
+    """[b] values; inf for placements that do not fit."""
     return np.where(measured.fits & np.isfinite(measured.value_s), measured.value_s, np.inf)
 
 
 class LoadSearch:
-    """The solver at work on one task. `state` is all that it needs to go on after a slice.
+    """The solver's search on one task. `state` holds everything to continue after a slice.
 
     Attributes:
         device, value_s: the best placement evaluated; the value is inf if none fits.
         bound_s: lower bound on the values of all placements.
         floor_s: the bound at the beginning.
-        tick_s: seconds of a tick; few ticks at first, `RESOLUTION` of them once a proof ends with those.
-        without: [r, g] placements that the program excludes: evaluated, and worth more than their largest load.
-        excluded_s: the least of these loads. Nothing more is proven: with alike devices renamed, an excluded placement may be
-            worth less, because a simulation of events breaks ties by the devices' numbers.
+        tick_s: seconds of a tick; finer ticks follow once a proof with coarse ones is complete.
+        without: [r, g] placements that the program excludes: they were evaluated, and their value is higher than their load.
+        excluded_s: the least of these loads; no higher bound can be proven. An excluded placement could have a lower value with
+            identical devices renamed, because a simulation of events breaks ties by device numbers.
     """
 
     def __init__(self, task: Task, loads: Loads, options: ExactOptions, state: State) -> None:
@@ -180,28 +179,17 @@ class LoadSearch:
         self.random_seed = int(state["random_seed"])
         self.slices, self.spent, self.done = int(state["slices"]), float(state["spent"]), bool(state["done"])
         self.found, self.found_s = self.device, self.value_s  # the last solution, and its value
+        self._saved = tuple(state)
 
     def state(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "value_s": self.value_s,
-            "bound_s": self.bound_s,
-            "floor_s": self.floor_s,
-            "tick_s": self.tick_s,
-            "excluded_s": self.excluded_s,
-            "without": self.without,
-            "random_seed": self.random_seed,
-            "slices": self.slices,
-            "spent": self.spent,
-            "done": self.done,
-        }
+        return {name: getattr(self, name) for name in self._saved}
 
     def placement(self) -> Placement:
         """The best placement evaluated."""
         return self.problem.placement(self.device, None)
 
     def slice(self) -> None:
-        """Solve once, from the best known solution. Raises BudgetExhausted if the budget ends meanwhile."""
+        """Solve once, from the best known solution. Raises BudgetExhausted if the budget ends."""
         from placekit_search.solver import solve
 
         evaluate, o = self.task.evaluate, self.options
@@ -224,7 +212,7 @@ class LoadSearch:
             self.done = True
 
     def _working(self, bound: int) -> None:
-        """Say what is known while the solver works."""
+        """Report progress while the solver works."""
         timed = self.task.evaluate.ledger.limit_s is not None
         share = self.task.evaluate.progress if timed else self.spent / self.options.deterministic_limit
         bound_s = max(self.bound_s, bound * self.tick_s)
@@ -246,7 +234,7 @@ class LoadSearch:
         return model
 
     def _improved(self, device: NDArray[np.int16]) -> None:
-        """Evaluate a solution; the solver begins with the hint, whose value is known."""
+        """Evaluate a solution. The solver's first solution is the hint, whose value is known."""
         if np.array_equal(device, self.device):
             self.found, self.found_s = self.device, self.value_s
             return
@@ -256,7 +244,7 @@ class LoadSearch:
             self.device, self.value_s = device, float(value_s)
 
     def _prove(self, outcome: Outcome) -> None:
-        """Every placement is at least as slow as what the solver leaves open, or what it excludes, or the best evaluated."""
+        """Prove the least of the solver's bound, the loads of excluded placements and the best value."""
         open_s = math.inf if outcome.status == "infeasible" else outcome.bound * self.tick_s * (1 - ROUNDING)
         bound_s = min(open_s, self.excluded_s, self.value_s)
         if not math.isfinite(bound_s):  # and nothing is excluded
@@ -266,7 +254,7 @@ class LoadSearch:
         self.task.evaluate.prove(self.bound_s)
 
     def _closed(self, infeasible: bool) -> None:
-        """How to go on after a proof: exclude a solution that is worth more than its load; then take finer ticks; or end."""
+        """After a proof: exclude a solution whose value is higher than its load, or continue with finer ticks, or end."""
         load_s = self.loads.largest_s(self.found)
         if infeasible or self.bound_s >= self.value_s * (1 - ROUNDING):
             self.done = True

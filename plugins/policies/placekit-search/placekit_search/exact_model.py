@@ -1,12 +1,12 @@
-"""The constraint program of policy `exact` for largest loads: `placekit_scheduling.loads.Loads` in OR-tools CP-SAT, in ticks.
+"""The constraint program of policy `exact`: `placekit_scheduling.loads.Loads` for CP-SAT of OR-tools, in ticks.
 
-Variables: a literal per group and allowed device; one per transfer that some resource is charged for, true where it takes
-place; the largest load. Where devices stand in an order, a literal per group and place in the order ("here or before"), and,
-unless all devices are alike, one per device and place.
+Variables: a literal per group and allowed device; a literal per transfer that charges some resource, true if it takes place;
+the largest load. If devices stand in an order, a literal per group and position ("here or before"), and unless all devices
+are identical, a literal per device and position.
 
-The optimum, and any bound on it, is a lower bound on every value: each placement that fits is a solution, all seconds are
-rounded down to ticks, and only one of several placements that differ in the names of alike devices is kept, and nothing
-else is constrained. Bytes are rounded to the same effect.
+The optimum, and any bound on it, is a lower bound on every value: each placement that fits is a solution, and all seconds and
+bytes are rounded down. Of placements that differ only in the names of identical devices, one is kept. Nothing else is
+constrained.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Key = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # nets, devices 
 class LoadModel:
     """The program for `problem`, with ticks of `tick_s` seconds and largest loads of `least` to `most` ticks.
 
-    `floor_s` is a bound known from the beginning: a channel that can never be busier is left out. `without` [r, g] has
-    placements that are no solutions.
+    `floor_s` is a bound that is known from the beginning: channels that cannot be busier are left out. `without` [r, g]
+    excludes placements.
     """
 
     def __init__(
@@ -53,11 +53,9 @@ class LoadModel:
             cp.add_exactly_one(self.on[-1].values())
         self.highest = cp.new_int_var(least, most, "")
         self.takes_place: dict[Key, Bool | None] = {}
-        self.place: list[list[Bool]] = []  # of each group: whether it is at a place of the order or before
-        self.at: list[dict[int, Bool]] = (
-            self.on
-        )  # of each group, by place; of device and place, unless devices stand in order
-        self.device_at: dict[tuple[int, int], Bool] = {}
+        self.place: list[list[Bool]] = []  # of each group: whether it is at this position or before
+        self.at: list[dict[int, Bool]] = self.on  # of each group, by position
+        self.device_at: dict[tuple[int, int], Bool] = {}  # by device and position; empty if devices stand in order
         self._load(floor_s)
         self._memory()
         if loads.ahead:
@@ -72,7 +70,7 @@ class LoadModel:
         return math.floor(seconds / self.tick_s)
 
     def _load(self, floor_s: float) -> None:
-        """No resource is busier than the highest load."""
+        """The load of each resource is at most the largest load."""
         terms: dict[int, list[Any]] = defaultdict(list)
         for g, on in enumerate(self.on):
             for d, here in on.items():
@@ -92,7 +90,7 @@ class LoadModel:
             self.cp.add(sum(own_terms) <= self.highest)
 
     def _takes_place(self, key: Key) -> Bool | None:
-        """Literal: a net has its producer on `source` and a reader on `target`. None if that cannot be."""
+        """A literal that is true if one of the nets goes from devices `source` to devices `target`; None if it cannot."""
         if key not in self.takes_place:
             nets, source, target = key
             clauses = []
@@ -110,7 +108,7 @@ class LoadModel:
         return self.takes_place[key]
 
     def _not_on(self, group: int, devices: tuple[int, ...]) -> list[Bool] | None:
-        """Literals of which one is true if `group` is on none of `devices`; None if it can be on none of them."""
+        """Literals, one of which is true if `group` is on none of `devices`; None if it can never be on them."""
         on = self.on[group]
         inside = [d for d in on if d in devices]
         if not inside:
@@ -144,7 +142,7 @@ class LoadModel:
             self.cp.add(sum(terms) <= math.floor(room))
 
     def _name_alike(self) -> None:
-        """Value precedence within each class of alike devices; see `exact_model.Model`."""
+        """Name identical devices by value precedence: the first group on a device comes after one on the device before it."""
         for devices in alike(self.problem):
             for before, d in pairwise(devices):
                 earlier: list[Bool] = []
@@ -154,7 +152,7 @@ class LoadModel:
                         earlier.append(self.on[g][before])
 
     def _longest(self) -> list[int]:
-        """Groups, the longest first: they decide most."""
+        """Groups, the longest first."""
         longest = np.argsort(-self.loads.seconds.max(axis=1), kind="stable")
         return longest.tolist()  # type: ignore[no-any-return]
 
@@ -163,10 +161,10 @@ class LoadModel:
         return any(len(devices) == self.problem.cluster.size for devices in alike(self.problem))
 
     def _order(self) -> None:
-        """Devices have places in an order that data flow follows.
+        """Put the devices in an order that the data flow follows.
 
-        Stages that do not wait for each other have such an order. Alike devices can be renamed so that they stand in it by
-        their numbers, and devices with nothing on them can stand last.
+        Stages that do not wait for each other have such an order. Identical devices are renamed so that they stand in it by
+        their numbers; empty devices stand last.
         """
         cp, size = self.cp, self.problem.cluster.size
         if not self._all_alike:
@@ -185,7 +183,7 @@ class LoadModel:
                 cp.add_implication(self.place[v][k], self.place[u][k])
 
     def _places(self) -> None:
-        """Devices in any order: a literal per group and place."""
+        """Allow any order of the devices, with a literal per group and position."""
         cp, size = self.cp, self.problem.cluster.size
         for d in range(size):
             for k in range(size):
@@ -212,11 +210,11 @@ class LoadModel:
                         cp.add_bool_or([at[-1][k].negated(), self.device_at[d, k].negated()])
 
     def _exclude(self, device: NDArray[np.int16]) -> None:
-        """Not this placement."""
+        """Exclude this placement."""
         self.cp.add_bool_or([on[d].negated() for on, d in zip(self.on, device.tolist(), strict=True)])
 
     def hint(self, device: NDArray[np.int16], highest: int) -> None:
-        """Start the search from a placement [g] with names as the model gives them; see `named`."""
+        """Start the search from a placement [g] that is named as by `named`."""
         cp, home = self.cp, device.tolist()
         for on, place in zip(self.on, home, strict=True):
             for d, here in on.items():
@@ -229,7 +227,7 @@ class LoadModel:
             self._hint_order(device)
 
     def _hint_order(self, device: NDArray[np.int16]) -> None:
-        """The places of the devices in a placement [g], those with nothing on them last."""
+        """Hint the positions of the devices in a placement [g]; empty devices are last."""
         cp, size = self.cp, self.problem.cluster.size
         used = device[_along(device, self.loads.ahead)].tolist()
         place = {d: k for k, d in enumerate([*used, *(d for d in range(size) if d not in used)])}
@@ -243,7 +241,7 @@ class LoadModel:
                 cp.add_hint(here, k_of_group == k)
 
     def named(self, device: NDArray[np.int16]) -> NDArray[np.int16]:
-        """A placement [g] with alike devices renamed as the model names them."""
+        """A placement [g] with identical devices renamed as the model names them."""
         name = np.arange(self.problem.cluster.size)
         first = self._longest() if not self.loads.ahead else _along(device, self.loads.ahead)
         order = list(dict.fromkeys(device[first].tolist()))
@@ -253,13 +251,13 @@ class LoadModel:
         return name[device].astype(np.int16)
 
     def solution(self, values: cp_model.CpSolverSolutionCallback) -> NDArray[np.int16]:
-        """[g] the devices of the solution that a callback of the solver has."""
+        """[g] the devices in the solution that the solver passes to a callback."""
         found = [next(d for d, here in on.items() if values.boolean_value(here)) for on in self.on]
         return np.asarray(found, np.int16)
 
 
 def _at_most(charges: list[Charge]) -> float:
-    """No more seconds than this can be charged together: a net is sent from one device only."""
+    """An upper limit on all charges together: a net is sent from one device only."""
     by_source: dict[tuple[int, ...], dict[tuple[int, ...], float]] = defaultdict(lambda: defaultdict(float))
     several = 0.0
     for c in charges:
@@ -271,7 +269,7 @@ def _at_most(charges: list[Charge]) -> float:
 
 
 def _along(device: NDArray[np.int16], ahead: tuple[tuple[int, int], ...]) -> list[int]:
-    """A group of each device with groups, devices in an order that data flow follows; where they wait for each other, in any."""
+    """A group of each used device, in an order of the devices that the data flow follows, if there is one."""
     group_of = {int(d): g for g, d in reversed(list(enumerate(device.tolist())))}
     before = {(int(device[u]), int(device[v])) for u, v in ahead if device[u] != device[v]}
     left, order = sorted(group_of), list[int]()
@@ -283,5 +281,5 @@ def _along(device: NDArray[np.int16], ahead: tuple[tuple[int, int], ...]) -> lis
 
 
 def alike(problem: Problem) -> list[list[int]]:
-    """The classes of two devices or more that are alike."""
+    """The classes of two or more identical devices."""
     return [devices for devices in device_classes(problem) if len(devices) > 1]

@@ -1,9 +1,10 @@
-"""One local search in progress: its position, and how it goes on."""
+"""One local search: its current position, and how it continues."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,13 @@ from placekit_search.walk import (
     walk,
 )
 
-CHUNK_S = 0.25  # how long a compiled loop may take where seconds are limited
+CHUNK_S = 0.25  # longest compiled loop if seconds are limited
 TEMPERATURE_END = 2.5e-5  # last temperature, as a fraction of the start's value
-FIRST = 16  # evaluations in the first loop: their time is not known yet
+FIRST = 16  # evaluations in the first loop, when their time is not known yet
 
 
 class SearchContext:
-    """What all local searches of one task share: compiled evaluation, graph, and how often each kind of move is made."""
+    """The parts that all local searches of a task share: compiled evaluation, graph, and shares of the kinds of moves."""
 
     def __init__(self, task: Task, share: Mapping[str, float]) -> None:
         self.task = task
@@ -47,10 +48,10 @@ class SearchContext:
         cluster = task.problem.cluster
         self.ordered = any(share[kind] > 0 for kind in ORDERING)
         self.concurrent = cluster.size > 1 or bool((cluster.streams > 1).any())
-        self.evaluation_s: float | None = None  # seconds of one lately, over all chains
+        self.evaluation_s: float | None = None  # recent seconds per evaluation, over all chains
 
     def chunk(self) -> int:
-        """Evaluations to make in one compiled loop: few enough to check the clock and make checkpoints in time."""
+        """Evaluations for one compiled loop: few enough to check the clock and to write checkpoints in time."""
         count = max(1, min(2000, 2_000_000 // max(self.task.problem.graph.n, 1)))
         ledger = self.task.evaluate.ledger
         if ledger.limit_s is None:
@@ -62,11 +63,11 @@ class SearchContext:
 
 
 class LocalSearch:
-    """A placement that is changed move by move, by simulated annealing.
+    """Simulated annealing that changes a placement move by move.
 
     Attributes:
         at: current position.
-        start_s: value of the start, seconds: temperatures are fractions of it.
+        start_s: value of the start in seconds; temperatures are fractions of it.
     """
 
     def __init__(self, context: SearchContext, state: State) -> None:
@@ -96,7 +97,7 @@ class LocalSearch:
         price_s: float,
         random: NDArray[np.uint64],
     ) -> dict[str, Any]:
-        """The state of a chain at its start; `value_s`, `over`, `price_s`: see `penalised`; `random` is [1]."""
+        """The first state of a chain. `value_s`, `over`, `price_s`: see `penalised`; `random` is [1]."""
         order = np.zeros(0, np.float32) if priority is None else priority
         energy, price = penalised(value_s, over, price_s), value_s if over == 0 else price_s
         at = Position(
@@ -110,13 +111,13 @@ class LocalSearch:
         return {**at._asdict(), "start_s": float(value_s)}
 
     def state(self) -> dict[str, Any]:
-        """The state that a chain goes on from."""
+        """The state from which a chain can continue."""
         return {**self.at._asdict(), "start_s": self.start_s}
 
     def walk(self, hood: Neighbourhood, count: int, temperature: float, factor: float) -> float:
-        """`count` evaluations in one compiled loop. Returns the sum of their scores; the caller charges them.
+        """Make `count` evaluations in one compiled loop. Returns the sum of their scores. The caller must charge them.
 
-        `temperature` is in seconds, and multiplied by `factor` after each evaluation.
+        `temperature` is in seconds; it is multiplied by `factor` after each evaluation.
         """
         kernel, flow_ = self.context.kernel, self.context.flow
         assert kernel is not None
@@ -127,23 +128,18 @@ class LocalSearch:
         )
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
-        """Go on for a while, at most as long as the budget lasts, and charge it."""
-        task = self.context.task
+        """Run for a while within the budget, and charge the evaluations to it."""
         if self.context.kernel is None:
             self.one(hood, temperature)
             return
-        count = max(
-            1, int(min(self.context.chunk(), task.evaluate.remaining))
-        )  # the budget of seconds may just have ended
-        began = time.perf_counter()
-        total = self.walk(hood, count, temperature, factor)
-        self.context.evaluation_s = (time.perf_counter() - began) / count
-        task.evaluate.charge(count, self.placements(best=True), total / count)
+        # at least one, because the budget of seconds may just have ended
+        count = max(1, int(min(self.context.chunk(), self.context.task.evaluate.remaining)))
+        walk_all([(self, hood, temperature, factor)], count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
         """Whether some unit has a choice of devices, or another order may be better.
 
-        For operations that run one by one on one device, the order decides only whether their activations fit.
+        If one device runs all operations one by one, the order matters only until the activations fit.
         """
         if len(hood.movable):
             return True
@@ -152,12 +148,12 @@ class LocalSearch:
         )
 
     def placement(self) -> Placement:
-        """The best placement it has seen."""
+        """The best placement visited."""
         device, priority = self.placements(best=True).one(0)
         return self.context.task.problem.placement(device, priority)
 
     def one(self, hood: Neighbourhood, temperature: float) -> None:
-        """One evaluation, by a backend without a compiled one; no schedule guides the move there."""
+        """Make one evaluation without a compiled backend; no schedule guides the move."""
         at, rules, evaluate = self.at, self.rules, self.context.task.evaluate
         log = new_log(len(hood.allowed), len(at.device), 0, len(self.context.flow.group_of))
         for _ in range(TRIES):
@@ -175,19 +171,35 @@ class LocalSearch:
             go_back(at)
 
     def placements(self, best: bool = False) -> Placements:
-        """The current placement, or the best one seen, as a batch of one."""
+        """The current or the best placement, as a batch of one."""
         at = self.at
         device, priority = (at.best_device, at.best_priority) if best else (at.device, at.priority)
         return Placements.of(device, priority if len(priority) else None)
 
 
+def walk_all(
+    walks: Sequence[tuple[LocalSearch, Neighbourhood, float, float]], count: int, pool: Executor | None = None
+) -> None:
+    """Run `LocalSearch.walk` for each (chain, neighbourhood, temperature, factor), and charge the evaluations."""
+    context, began = walks[0][0].context, time.perf_counter()
+    if pool is None:
+        total = sum(chain.walk(hood, count, *temperature) for chain, hood, *temperature in walks)
+    else:
+        jobs = [pool.submit(chain.walk, hood, count, *temperature) for chain, hood, *temperature in walks]
+        total = sum(job.result() for job in jobs)
+    evaluations = count * len(walks)
+    context.evaluation_s = (time.perf_counter() - began) / evaluations
+    best = min((chain for chain, *_ in walks), key=rank)
+    context.task.evaluate.charge(evaluations, best.placements(best=True), total / evaluations)
+
+
 def rank(chain: LocalSearch) -> tuple[bool, float]:
-    """Sort key: chains whose best placement fits come first, then those with better placements."""
+    """Sort key: chains whose best placement fits come first, then chains with better placements."""
     return not chain.at.energy[FITS], float(chain.at.energy[BEST])
 
 
 def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[b] values in seconds, and each placement's excess over capacity, in shares of devices; that of a failure is `FAILURE`."""
+    """[b] values in seconds, and excess over capacity in shares of devices; a failure has the excess `FAILURE`."""
     over = measurements.peak_bytes / task.problem.cluster.memory_bytes - 1.0
     over = np.where(over > 0, STEP + over, 0.0).sum(axis=1)
     failed = ~np.isfinite(measurements.value_s)
@@ -195,5 +207,5 @@ def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64],
 
 
 def penalised(value_s: Any, over: Any, price_s: Any) -> Any:
-    """Seconds that searches minimise until a placement fits; `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
+    """The seconds that searches minimise until a placement fits. `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
     return value_s + price_s * over

@@ -1,4 +1,4 @@
-"""Starts where memory binds: where a placement that does not fit is faster than all that do."""
+"""Starts for tight memory: where a placement that does not fit is faster than all that fit."""
 
 from __future__ import annotations
 
@@ -11,40 +11,35 @@ from placekit_partitioning.repair import ROUNDS, repair
 from placekit_scheduling import b_level, group_priority
 
 from placekit_core import Placements, Problem, Task, report_progress
-from placekit_search.starts import Start
+from placekit_search.starts import Start, distinct
 from placekit_search.walk import FAILURE
 
-MOST = 32  # the most cuts for each number of devices
-REPAIRED = 4  # starts that do not fit and are made to
-SLID = 2  # cuts whose borders slide on from where they are
-AT_ONCE = 4  # cuts that are measured before the clock is looked at
+MOST = 32  # most cuts for each number of devices
+REPAIRED = 4  # most starts to repair
+SLID = 2  # cuts whose borders slide
+AT_ONCE = 4  # cuts to measure between two looks at the clock
 
-Borders = tuple[int, ...]  # of each run of groups, the number of groups before its end; the last run has the rest
+Borders = tuple[int, ...]  # number of groups before the end of each run of groups; the last run has the rest
 Measure = Callable[[Placements], list[Start]]
-"""The starts of placements, in their order."""
+"""Measures placements; returns a start for each, in their order."""
 
 
 def too_large(starts: Sequence[Start]) -> list[Start]:
-    """Starts that do not fit and are faster than all that do, all different; first what is fast and close to fitting."""
-    best = min((value_s for value_s, over, *_ in starts if over == 0), default=math.inf)
-    fast = [s for s in starts if s[1] > 0 and s[1] != FAILURE and s[0] < best]
-    fast.sort(key=_near)
-    distinct: dict[bytes, Start] = {}
-    for start in fast:
-        distinct.setdefault(start[2].tobytes(), start)
-    return list(distinct.values())
+    """Different starts that do not fit but are faster than all that fit; the most promising come first."""
+    best = min((s.value_s for s in starts if s.over == 0), default=math.inf)
+    return distinct(sorted((s for s in starts if s.over > 0 and s.over != FAILURE and s.value_s < best), key=_promise))
 
 
-def _near(start: Start) -> float:
-    """How promising a start is that may not fit: its seconds, longer by its excess."""
-    return start[0] * (1 + start[1])
+def _promise(start: Start) -> float:
+    """Sort key, lower is better: the seconds of a start, longer by its excess over capacity."""
+    return start.value_s * (1 + start.over)
 
 
 class Cuts:
-    """The groups in the order of their b-levels, a run of them on each of the fastest 2, 3, ... devices.
+    """Cuts the groups, in the order of their b-levels, into a run for each of the fastest 2, 3, ... devices.
 
-    Needs two groups and two devices. In a training step whose gradients are grouped with what they belong to, a run is a part of
-    the network.
+    Needs two groups and two devices. In a training step whose gradients are grouped with their forward operations, a run is a
+    part of the network.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -60,10 +55,9 @@ class Cuts:
         self.other = self.fastest[allowed[:, self.fastest].argmax(axis=1)]  # the fastest one that may run the group
 
     def first(self, count: int) -> list[Borders]:
-        """At most `count` cuts. The share of the bytes on the first device varies; the others have equal shares of the rest.
+        """At most `count` cuts. The first device's share of the bytes varies; the others have equal shares of the rest.
 
-        Near each border, runs end where sending takes the fewest seconds. Bytes are those of parameters and state, and those
-        that are written.
+        Near each border, runs end where transfers take the fewest seconds. Bytes are those of parameters, state and outputs.
         """
         if self.bytes[-1] == 0 or count < 1:
             return []
@@ -76,7 +70,7 @@ class Cuts:
         return found
 
     def _border(self, share: float, near: float) -> int:
-        """The number of groups before the border that is closest to `share` of the bytes, or the cheapest `near` it."""
+        """The number of groups before the cheapest border within `near` of this share of the bytes, else before the closest."""
         ends = self.bytes[:-1] / self.bytes[-1]
         first, last = np.searchsorted(ends, [share - near, share + near])
         if first == last:
@@ -104,9 +98,9 @@ class Cuts:
 
 
 def cut(problem: Problem, count: int, measure: Measure, enough: Callable[[], bool]) -> list[Start]:
-    """At most `count` starts by cuts: `Cuts.first`, and from the best of them with borders that slide while that helps.
+    """At most `count` starts by cuts: `Cuts.first`, and the best of them with sliding borders, while this helps.
 
-    The cut that sends least may not fit where the next one does. No further cuts are measured once there are `enough`.
+    The cut with the fewest transfers may not fit where the next one does. No cut is measured once `enough()`.
     """
     found: dict[Borders, Start] = {}
     if problem.g < 2 or problem.cluster.size < 2 or count < 1:
@@ -122,16 +116,16 @@ def cut(problem: Problem, count: int, measure: Measure, enough: Callable[[], boo
                 found.update(zip(part, measure(cuts.placements(part)), strict=True))
 
     add(cuts.first(count - count // 4))
-    at = sorted(found, key=lambda c: _near(found[c]))[:SLID]
+    at = sorted(found, key=lambda c: _promise(found[c]))[:SLID]
     while at:
         add(b for c in at for b in cuts.beside(c))
-        best = [min((b for b in (c, *cuts.beside(c)) if b in found), key=lambda b: _near(found[b])) for c in at]
+        best = [min((b for b in (c, *cuts.beside(c)) if b in found), key=lambda b: _promise(found[b])) for c in at]
         at = list(dict.fromkeys(b for b, c in zip(best, at, strict=True) if b != c))
     return list(found.values())
 
 
 def _sent(problem: Problem, order: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[g] seconds in which the groups up to the i-th of `order` and those beyond send each other tensors, on a mean route."""
+    """[g] seconds of the transfers between the groups up to the i-th of `order` and the others, on a mean route."""
     apart, routes = ~np.eye(problem.cluster.size, dtype=np.bool_), problem.cluster.routes
     seconds = routes.latency_s[apart].mean() + problem.grouped.tensor_bytes * routes.s_per_byte[apart].mean()
     grouped, place = problem.grouped, np.empty(problem.g, np.int64)
@@ -145,15 +139,15 @@ def _sent(problem: Problem, order: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def repaired(task: Task, fast: Sequence[Start], evaluations: float, enough: Callable[[], bool]) -> list[Start]:
-    """Some starts of `fast`, with groups moved until they fit, with at most so many evaluations; values are not known yet.
+    """The first few starts of `fast`, with groups moved until they fit; their values are those before the repair.
 
-    No further one is begun once there are `enough`.
+    Uses at most so many evaluations. No repair begins once `enough()`.
     """
     notes, found = list(task.evaluate.notes), list[Start]()
-    for value_s, over, device, priority, level in fast[: int(min(REPAIRED, evaluations / (ROUNDS + 1)))]:
+    for start in fast[: int(min(REPAIRED, evaluations / (ROUNDS + 1)))]:
         if enough():
             break
         report_progress("starts: memory")
-        found.append((value_s, over, repair(task, device, priority), priority, level))
-    task.evaluate.notes[:] = notes  # those of repair are about a start
+        found.append(start._replace(device=repair(task, start.device, start.priority)))
+    task.evaluate.notes[:] = notes  # drop the notes of `repair`: they are about a start
     return found

@@ -1,4 +1,4 @@
-"""The kinds of moves, and how often a search makes each of them."""
+"""The kinds of moves, and how often a search makes each kind."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 KINDS = ("single", "swap", "cluster", "region", "piece", "exchange", "critical", "transfer", "order", "shift", "level")
 ORDERING = ("order", "level")  # the kinds that change priorities
 
-# Relative weights; each kind is described at its function in `moves.py`. They were tuned together on the sharded programs and
-# the networks of benchmarks/quality.py.
+# Relative weights, tuned together on the sharded programs and the networks of benchmarks/quality.py. The functions in
+# `moves.py` describe the kinds.
 ANNEALING: Mapping[str, float] = {
     "single": 0.03,
     "swap": 0.02,
@@ -26,10 +26,10 @@ PORTFOLIO: Mapping[str, float] = {**ANNEALING, "order": 0.2, "level": 0.05}
 
 
 def used(weights: Mapping[str, float], makespan: bool = True, priorities: bool = True) -> dict[str, float]:
-    """The weights of the kinds that make sense; the others get 0.
+    """`weights`, with 0 for the kinds that do not apply.
 
-    Moves that keep stages contiguous (`shift`) are for other objectives than a makespan. Moves guided by a schedule are for
-    makespans, and moves that change priorities for backends on which `priorities` matter.
+    `shift` keeps stages contiguous, for other objectives than a makespan. Moves that a schedule guides are for makespans.
+    Moves that change priorities are for backends where `priorities` matter.
     """
     if makespan:
         unused = ("shift", *(() if priorities else ORDERING))

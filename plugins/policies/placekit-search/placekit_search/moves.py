@@ -1,8 +1,8 @@
-"""The compiled moves of local searches: proposing one, taking it back.
+"""The compiled moves of local searches: propose a move, undo it.
 
-A move changes the devices of some groups, or the priorities of one, two or all. It is applied at once and noted in a log, so
-that it can be taken back. Half of the moves are guided: they are about a task on the critical path of the current
-schedule, because a move elsewhere rarely makes it shorter.
+A move changes the devices of some groups, or the priorities of one, two or all groups. It is applied at once and recorded in a
+log, so that it can be undone. Half of the moves are guided: they concern a task on the critical path of the current schedule,
+because other moves rarely shorten it.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -25,24 +25,24 @@ TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
 LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
 NEIGHBOURS = 0.5  # share of moves that go to the device of a neighbour
-WITH_ALIKE = 0.8  # share of swaps with a unit of about the same seconds
+WITH_ALIKE = 0.8  # share of swaps that are with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
 RENAMES = 0.15  # share of shifts that exchange two devices for everything
-ANYWHERE = 0.1  # share of shifts that go to any device, and not to that of a neighbour
+ANYWHERE = 0.1  # share of shifts that go to any device instead of a neighbour's
 
 
 class Log(NamedTuple):
-    """What a move changed, newest last, and the critical path of the current schedule.
+    """The changes of the last move, and the critical path of the current schedule.
 
     Attributes:
         counts: [3] devices changed, priorities changed, tasks on the path.
         group, device: groups whose device changed, and their devices before.
         ranked, priority: [g] groups whose priority changed, and their priorities before.
         mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
-        unit: [u] units of the piece that is being made.
-        path: [3, tasks] tasks from the end of the schedule back: the operation, or the tensor sent; -1 for an operation, or
-            the destination; the number of the task that its start waited for.
-        tail, wanted: [n], [g] space for `set_levels`.
+        unit: [u] units of the current piece.
+        path: [3, tasks] tasks from the end of the schedule back. `TASK`: the operation, or the tensor sent; `TO`: -1 for an
+            operation, or the destination of the transfer; `WHY`: number of the task that it waited for.
+        tail, wanted: [n], [g] working space for `set_levels`.
     """
 
     counts: NDArray[np.int64]
@@ -74,14 +74,14 @@ def new_log(units: int, groups: int, tasks: int, operations: int) -> Log:
 
 
 @counted_inner
-def _at(hood: Any, device: Any, u: Any) -> Any:
+def _device_of(hood: Any, device: Any, u: Any) -> Any:
     """Device of a unit: that of its first group."""
     return np.int64(device[hood.member[hood.member_ptr[u]]])
 
 
 @counted_inner
-def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
-    """Put all groups of a unit on a device where it may run, and note it."""
+def _move_unit(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
+    """Move all groups of a unit to a device, if it may run there, and record this."""
     if not hood.allowed[u, target]:
         return
     for k in range(hood.member_ptr[u], hood.member_ptr[u + 1]):
@@ -94,7 +94,7 @@ def _put(hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def undo(device: Any, priority: Any, log: Any) -> None:
-    """Take the last move back."""
+    """Undo the last move."""
     for i in range(log.counts[DEVICES] - 1, -1, -1):
         device[log.group[i]] = log.device[i]
     for i in range(log.counts[PRIORITIES] - 1, -1, -1):
@@ -103,11 +103,11 @@ def undo(device: Any, priority: Any, log: Any) -> None:
 
 @counted_inner
 def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
-    """Another device for a unit that has one: with probability `NEIGHBOURS` that of a neighbour, if it may run there."""
-    old = _at(hood, device, u)
+    """Another device that a unit may run on: with probability `NEIGHBOURS` the device of a neighbour."""
+    old = _device_of(hood, device, u)
     degree = hood.near_ptr[u + 1] - hood.near_ptr[u]
     if degree > 0 and uniform(state) < NEIGHBOURS:
-        d = _at(hood, device, hood.near[hood.near_ptr[u] + below(state, degree)])
+        d = _device_of(hood, device, hood.near[hood.near_ptr[u] + below(state, degree)])
         if d != old and hood.allowed[u, d]:
             return d
     while True:
@@ -118,23 +118,23 @@ def _target(state: Any, hood: Any, device: Any, u: Any) -> Any:
 
 @counted_inner
 def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
-    """Exchange the devices of a unit and another one, preferably one that takes about as long."""
+    """Exchange the devices of a unit and another one, preferably of about the same seconds."""
     row = hood.alike_of[u]
     size = hood.alike_ptr[row + 1] - hood.alike_ptr[row]
     if size > 1 and uniform(state) < WITH_ALIKE:
         w = np.int64(hood.alike[hood.alike_ptr[row] + below(state, size)])
     else:
         w = np.int64(hood.movable[below(state, len(hood.movable))])
-    a, b = _at(hood, device, u), _at(hood, device, w)
+    a, b = _device_of(hood, device, u), _device_of(hood, device, w)
     if a != b and hood.allowed[u, b] and hood.allowed[w, a]:
-        _put(hood, device, u, b, log)
-        _put(hood, device, w, a, log)
+        _move_unit(hood, device, u, b, log)
+        _move_unit(hood, device, w, a, log)
 
 
 @counted_inner
 def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
-    """Move a connected piece of the graph around a unit, all of it on that unit's device: 1 to 16 units."""
-    old, size = _at(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
+    """Move a connected piece of 1 to 16 units around a unit, all on the same device."""
+    old, size = _device_of(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
     stamp = log.mark[-1] + 1
     log.mark[-1] = stamp
     log.unit[0], log.mark[u] = u, stamp
@@ -146,17 +146,17 @@ def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) ->
         degree = hood.near_ptr[w + 1] - hood.near_ptr[w]
         if degree > 0:
             x = hood.near[hood.near_ptr[w] + below(state, degree)]
-            if log.mark[x] != stamp and _at(hood, device, x) == old:
+            if log.mark[x] != stamp and _device_of(hood, device, x) == old:
                 log.unit[count], log.mark[x] = x, stamp
                 count += 1
     for k in range(count):
-        _put(hood, device, log.unit[k], target, log)
+        _move_unit(hood, device, log.unit[k], target, log)
 
 
 @counted_inner
 def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
     """Exchange two devices for all units of a region, or of an interval of b-levels."""
-    a, b = _at(hood, device, u), below(state, hood.allowed.shape[1] - 1)
+    a, b = _device_of(hood, device, u), below(state, hood.allowed.shape[1] - 1)
     if b >= a:
         b += 1
     row = hood.region_of[u]
@@ -167,31 +167,31 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
         first = below(state, size - length + 1)
         end = first + length
     for k in range(first, end):
-        here = _at(hood, device, units[k])
+        here = _device_of(hood, device, units[k])
         if here == a:
-            _put(hood, device, units[k], b, log)
+            _move_unit(hood, device, units[k], b, log)
         elif here == b:
-            _put(hood, device, units[k], a, log)
+            _move_unit(hood, device, units[k], a, log)
 
 
 @counted_inner
 def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
-    """Move a unit and all that follows it on its device to a device that this sends to, or likewise backwards.
+    """Move a unit and everything after it on its device to a device that they send to; or everything before it, backwards.
 
-    Stages that are contiguous stay so: the end of one joins the next, or its beginning the one before. Sometimes two
-    devices are exchanged for everything instead.
+    This keeps stages contiguous: the end of a stage joins the next one, or its beginning the one before. Sometimes two
+    devices are exchanged everywhere instead.
     """
-    old = _at(hood, device, u)
+    old = _device_of(hood, device, u)
     other = below(state, hood.allowed.shape[1] - 1)
     if other >= old:
         other += 1
     if uniform(state) < RENAMES:
         for w in range(len(hood.allowed)):
-            here = _at(hood, device, w)
+            here = _device_of(hood, device, w)
             if here == old:
-                _put(hood, device, w, other, log)
+                _move_unit(hood, device, w, other, log)
             elif here == other:
-                _put(hood, device, w, old, log)
+                _move_unit(hood, device, w, old, log)
         return
     forward = uniform(state) < 0.5
     stamp = log.mark[-1] + 1
@@ -209,7 +209,7 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
             x = hood.after[e] if forward else hood.before[e]
             if log.mark[x] == stamp:
                 continue
-            here = _at(hood, device, x)
+            here = _device_of(hood, device, x)
             if here == old:
                 log.unit[count], log.mark[x] = x, stamp
                 count += 1
@@ -218,31 +218,31 @@ def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
                 if not anywhere and below(state, seen) == 0:
                     target = here
     for k in range(count):
-        _put(hood, device, log.unit[k], target, log)
+        _move_unit(hood, device, log.unit[k], target, log)
 
 
 @counted_inner
 def _transfer(state: Any, hood: Any, flow: Any, device: Any, i: Any, log: Any) -> None:
-    """Save a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
+    """Avoid a transfer on the critical path: move its producer to the destination, or its readers to the producer."""
     tensor, dst = log.path[TASK, i], np.int64(log.path[TO, i])
     u = np.int64(hood.unit_of[flow.group_of[flow.producer[tensor]]])
-    home = _at(hood, device, u)
+    home = _device_of(hood, device, u)
     if uniform(state) < 0.5:
         end = hood.tree_first[u] + 1
         if uniform(state) < 0.3:
             end = hood.tree_end[u]
         for k in range(hood.tree_first[u], end):
-            _put(hood, device, hood.tree[k], dst, log)
+            _move_unit(hood, device, hood.tree[k], dst, log)
         return
     for k in range(flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]):
         reader = np.int64(hood.unit_of[flow.group_of[flow.consumer_op[k]]])
-        if _at(hood, device, reader) == dst:
-            _put(hood, device, reader, home, log)
+        if _device_of(hood, device, reader) == dst:
+            _move_unit(hood, device, reader, home, log)
 
 
 @counted_inner
 def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any:
-    """The most urgent group on a device that reads a tensor; -1 if none does."""
+    """The most urgent group on device `dst` that reads a tensor; -1 if there is none."""
     best = np.int64(-1)
     for k in range(flow.consumer_ptr[tensor], flow.consumer_ptr[tensor + 1]):
         v = np.int64(flow.group_of[flow.consumer_op[k]])
@@ -252,8 +252,8 @@ def _reader(flow: Any, device: Any, priority: Any, tensor: Any, dst: Any) -> Any
 
 
 @counted_inner
-def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
-    """Give a group another priority, and note it."""
+def _set_priority(priority: Any, group: Any, value: Any, log: Any) -> None:
+    """Change the priority of a group, and record this."""
     log.ranked[log.counts[PRIORITIES]], log.priority[log.counts[PRIORITIES]] = group, priority[group]
     log.counts[PRIORITIES] += 1
     priority[group] = value
@@ -261,7 +261,7 @@ def _rank(priority: Any, group: Any, value: Any, log: Any) -> None:
 
 @counted_inner
 def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
-    """Let a critical task go before the one for which it waited on a device or channel; or shift a priority."""
+    """Let a critical task run before the task that it waited for on a device or channel; or change one priority."""
     m = log.counts[PATH]
     if m > 0 and uniform(state) < 0.5:
         for _ in range(TRIES):
@@ -275,8 +275,8 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
             if a >= 0 and b >= 0 and a != b and priority[a] <= priority[b]:
                 high, low = priority[b], priority[a]
                 after = low if uniform(state) < 0.5 else np.float32(high - abs(high) * np.float32(1e-4))
-                _rank(priority, a, high, log)
-                _rank(priority, b, after, log)
+                _set_priority(priority, a, high, log)
+                _set_priority(priority, b, after, log)
                 return
     v = np.int64(-1)
     if m > 0:
@@ -292,24 +292,24 @@ def _order(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
         scale = max(scale, abs(priority[k]))
     step = scale * np.float32(2.0 ** (-6.0 * uniform(state)))
     value = priority[v] + (step if uniform(state) < 0.5 else -step)
-    _rank(priority, v, min(max(value, -scale), scale), log)
+    _set_priority(priority, v, min(max(value, -scale), scale), log)
 
 
 @counted_inner
-def _level(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
-    """Give every group the b-level that it has on the present devices."""
+def _set_levels(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> None:
+    """Set the priority of every group to its b-level on the current devices."""
     factor = LEAST_FACTOR + (MOST_FACTOR - LEAST_FACTOR) * uniform(state)
     set_levels(flow.levels, device, factor, log.tail, log.wanted)
     for group in range(len(priority)):
         if log.wanted[group] != priority[group]:
-            _rank(priority, group, log.wanted[group], log)
+            _set_priority(priority, group, log.wanted[group], log)
 
 
 @counted_inner
 def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
-    """Parameters and inputs with no reader left on their device go with the moved unit that reads them.
+    """Move parameters and inputs that have no reader left on their device to a moved unit that reads them.
 
-    Where they may be copied for use, only those go that were on its device.
+    If they may be copied for use, move only those that were on the unit's device.
     """
     for i in range(log.counts[DEVICES]):
         u = hood.unit_of[log.group[i]]
@@ -320,21 +320,21 @@ def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
             x = hood.near[e]
             if not hood.source[x]:
                 continue
-            home = _at(hood, device, x)
+            home = _device_of(hood, device, x)
             if home == here or (flow.streams and home != log.device[i]):
                 continue
             needed = False
             for f in range(hood.near_ptr[x], hood.near_ptr[x + 1]):
-                if _at(hood, device, hood.near[f]) == home:
+                if _device_of(hood, device, hood.near[f]) == home:
                     needed = True
                     break
             if not needed:
-                _put(hood, device, x, here, log)
+                _move_unit(hood, device, x, here, log)
 
 
 @njit(cache=True, nogil=True)
 def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares: Any, log: Any) -> None:
-    """Make one move: change `device` [g] or `priority` [g], noted in `log`. `shares` [11] are cumulative, the last is 1."""
+    """Make one move: change `device` [g] or `priority` [g], and record it in `log`. `shares` [11] are cumulative up to 1."""
     log.counts[DEVICES] = log.counts[PRIORITIES] = 0
     x, kind = uniform(state), 0
     while kind < LEVEL and x >= shares[kind]:
@@ -345,7 +345,7 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
     if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
         kind = SINGLE
     if kind == LEVEL:
-        _level(state, flow, device, priority, log)
+        _set_levels(state, flow, device, priority, log)
         return
     if kind == ORDER or len(hood.movable) == 0:
         _order(state, flow, device, priority, log)
@@ -370,7 +370,7 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
             if uniform(state) < CRITICAL_SWAPS:
                 _swap(state, hood, device, u, log)
             else:
-                _put(hood, device, u, _target(state, hood, device, u), log)
+                _move_unit(hood, device, u, _target(state, hood, device, u), log)
     elif kind == SWAP:
         _swap(state, hood, device, u, log)
     elif kind == EXCHANGE:
@@ -381,10 +381,10 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
             _piece(state, hood, device, u, target, log)
         elif kind == CLUSTER:
             for k in range(hood.tree_first[u], hood.tree_end[u]):
-                _put(hood, device, hood.tree[k], target, log)
+                _move_unit(hood, device, hood.tree[k], target, log)
         elif kind == REGION:
             for k in range(hood.region_ptr[hood.region_of[u]], hood.region_ptr[hood.region_of[u] + 1]):
-                _put(hood, device, hood.region[k], target, log)
+                _move_unit(hood, device, hood.region[k], target, log)
         else:
-            _put(hood, device, u, target, log)
+            _move_unit(hood, device, u, target, log)
     _follow(hood, flow, device, log)

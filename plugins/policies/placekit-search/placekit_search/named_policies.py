@@ -1,4 +1,4 @@
-"""The policies that option `starts` of `portfolio` names, and the parameters of those among them that learn."""
+"""The policies in option `starts` of `portfolio`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from placekit_search.options import PortfolioOptions
 
 
 def named(starts: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, Policy]:
-    """The policies of option `starts` of policy `by`, without default ones that are not installed.
+    """Build the policies of option `starts` of policy `by`. Default ones that are not installed are skipped.
 
-    Raises PluginError for any other that is not installed, and for one that is broken; ConfigError for options that a policy
-    does not have.
+    Raises PluginError for another policy that is not installed, and for a broken one; ConfigError for unknown options.
     """
     policies: dict[str, Policy] = {}
     usual = PortfolioOptions.model_fields["starts"].default
@@ -34,15 +33,15 @@ def named(starts: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, Policy]
     for name, policy in policies.items():
         if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
             raise ConfigError(
-                f"policy.starts: {name!r} learns, and would start the search from parameters that nobody trained",
-                f"give policy.starts.{name}.checkpoint: a run directory, or pkg://PACKAGE/FOLDER of one that a package ships",
+                f"policy.starts: {name!r} learns, so it needs trained parameters to start a search",
+                f"set policy.starts.{name}.checkpoint to a run directory, or to pkg://PACKAGE/FOLDER in an installed package",
             )
     return policies
 
 
 def load_trained(policies: Mapping[str, Policy], task: Task) -> None:
-    """Load the parameters of the learned policies among them. Raises RunError if they do not fit."""
-    with task.evaluate.ledger.paused():  # as where such a policy places alone
+    """Load the parameters of the policies that learn. Raises RunError if they do not fit."""
+    with task.evaluate.ledger.paused():  # as in a run of such a policy alone
         for name, policy in policies.items():
             if isinstance(policy, LearnablePolicy):
                 policy.build([task.problem], np.random.default_rng(0))

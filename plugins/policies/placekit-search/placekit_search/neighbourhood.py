@@ -1,4 +1,4 @@
-"""The arrays that moves work on: the graph as compiled loops read it, and neighbourhoods over units of groups."""
+"""The arrays that moves use: the graph, and the relations between units of groups."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from placekit_scheduling import Kernel, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
 from placekit_core import Labels, Problem
+from placekit_search.coarsening import allowed_for_units
 
 Ints = NDArray[np.int32]
-ALIKE = 0.05  # relative difference of seconds up to which two units count as alike
+ALIKE = 0.05  # largest relative difference in seconds between similar units, about
 
 
 class Flow(NamedTuple):
-    """The graph of operations, and where a run leaves its trace (`placekit_scheduling.Trace`); n operations, t tensors.
+    """The graph of operations, and where a run stores its trace (`placekit_scheduling.Trace`); n operations, t tensors.
 
     Attributes:
         group_of: [n].
         kernel: [n].
         producer: [t] operation that produces each tensor.
         consumer_ptr, consumer_op: operations that read each tensor, in compressed rows.
-        tasks, cause, last, copy_tensor, copy_dst: those of the trace; all 0 without one.
-        streams: parameters and inputs may be copied for use, and stay where no operation reads them (`Session.prefetch`).
+        tasks, cause, last, copy_tensor, copy_dst: fields of the trace; all 0 without one.
+        streams: whether parameters and inputs may be copied for use instead of moved (`Session.prefetch`).
         levels: for `set_levels`.
     """
 
@@ -43,21 +44,21 @@ class Flow(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """Units (sets of groups that move together) and how they are related; u units, g groups, D devices.
+    """Units (sets of groups that move together) and the relations between them; u units, g groups, D devices.
 
     Attributes:
         member_ptr, member: groups of each unit, in compressed rows.
         unit_of: [g].
         movable: units that may run on more than one device.
         allowed: [u, D].
-        near_ptr, near: units that each unit exchanges tensors with, in compressed rows.
-        after_ptr, after, before_ptr, before: those of them that come after it, and before it, in an order of all units.
-        tree, tree_first, tree_end: units in preorder of the forest in which a unit's parent is its only consumer;
-            `tree[tree_first[v]:tree_end[v]]` is v with its producers that have no other consumer, theirs, and so on.
+        near_ptr, near: neighbours: units that each unit exchanges tensors with, in compressed rows.
+        after_ptr, after, before_ptr, before: the neighbours after a unit, and before it, in an order of all units.
+        tree, tree_first, tree_end: units in preorder of the forest where the parent of a unit is its only consumer;
+            `tree[tree_first[v]:tree_end[v]]` is v with all producers that feed nothing else, directly or not.
         region_ptr, region, region_of: units of the same call of the same module (or of the same meta-operation), in
-            compressed rows; the row of each.
-        alike_ptr, alike, alike_of: units of about the same seconds, in compressed rows; the row of each.
-        source: [u] whether nothing in the unit is computed: parameters and inputs.
+            compressed rows; the row of each unit.
+        alike_ptr, alike, alike_of: units of about the same seconds, in compressed rows; the row of each unit.
+        source: [u] whether the unit computes nothing: it holds parameters or inputs.
         urgent: [u] units by falling b-level.
     """
 
@@ -95,23 +96,17 @@ def flow(problem: Problem, kernel: Kernel | None, streams: bool = False) -> Flow
         producer=_ints(graph.tensor_producer),
         consumer_ptr=_ints(graph.consumer_ptr),
         consumer_op=_ints(graph.consumer_op),
-        tasks=trace.tasks if trace else 0,
-        cause=trace.cause if trace else 0,
-        last=trace.last if trace else 0,
-        copy_tensor=trace.copy_tensor if trace else 0,
-        copy_dst=trace.copy_dst if trace else 0,
+        **{name: getattr(trace, name, 0) for name in ("tasks", "cause", "last", "copy_tensor", "copy_dst")},
         streams=streams,
         levels=level_graph(problem),
     )
 
 
 def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) -> Neighbourhood:
-    """The neighbourhood over the groups of `problem`, or over the units [g] that they are in, numbered 0..u-1."""
-    g = problem.g
-    of = np.arange(g) if unit_of is None else np.asarray(unit_of, np.int64)
-    count = int(of.max(initial=-1)) + 1
-    allowed = np.ones((count, problem.cluster.size), np.bool_)
-    np.logical_and.at(allowed, of, problem.allowed)
+    """The neighbourhood over units of the groups of `problem`: `unit_of` [g], numbered from 0, or single groups if None."""
+    of = np.arange(problem.g) if unit_of is None else np.asarray(unit_of, np.int64)
+    allowed = allowed_for_units(problem, of)
+    count = len(allowed)
     quotient = problem.grouped
     u, v = of[quotient.tensor_producer[quotient.input_tensor]], of[quotient.edge_op]
     edges = np.unique(np.stack([u, v], axis=1)[u != v], axis=0)
@@ -158,7 +153,7 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
 
 
 def _one_way(edges: NDArray[np.int64], level: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Edges between units; of two units with edges both ways, only the one from the higher b-level to the lower."""
+    """Edges between units. If two units have edges both ways, keep only the one from the higher b-level to the lower."""
     if not len(edges):
         return edges.reshape(-1, 2)
     count = len(level)
@@ -169,7 +164,7 @@ def _one_way(edges: NDArray[np.int64], level: NDArray[np.float64]) -> NDArray[np
 
 
 def rows(label: NDArray[np.int64], count: int) -> tuple[Ints, Ints]:
-    """Pointers and entries of the rows {i : label[i] == r}."""
+    """Pointers and entries of compressed rows; row r holds every i with label[i] == r."""
     return rows_of(label, np.arange(len(label)), count)
 
 
@@ -180,21 +175,21 @@ def rows_of(row: NDArray[np.int64], entry: NDArray[np.int64], count: int) -> tup
 
 
 def _labelled(label: NDArray[np.int64]) -> tuple[Ints, Ints, Ints]:
-    """Rows of equal labels, and the row of each."""
+    """Compressed rows of equal labels, and the row of each entry."""
     distinct, row = np.unique(label, return_inverse=True)
     return *rows(row, len(distinct)), _ints(row)
 
 
 def _forest(edges: NDArray[np.int64], count: int) -> tuple[Ints, Ints, Ints]:
-    """Preorder of the forest of only consumers; first and end of each subtree in it."""
+    """Preorder of the forest where a unit's parent is its only consumer; first and end of each subtree in it."""
     consumers = np.bincount(edges[:, 0], minlength=count)
-    own = edges[consumers[edges[:, 0]] == 1]  # producers with one consumer, and that consumer
+    own = edges[consumers[edges[:, 0]] == 1]  # producers with a single consumer, and this consumer
     parent = np.full(count, -1)
     parent[own[:, 0]] = own[:, 1]
     first_child, children = (a.tolist() for a in rows_of(own[:, 1], own[:, 0], count))
     tree: list[int] = []
     first, end = [-1] * count, [0] * count
-    # units may read from each other in both directions: one below no root is a root of its own
+    # units may read from each other in both directions; a unit that no root reaches becomes a root
     for root in [*np.flatnonzero(parent < 0).tolist(), *range(count)]:
         stack = [] if first[root] >= 0 else [(root, False)]
         while stack:
@@ -210,7 +205,10 @@ def _forest(edges: NDArray[np.int64], count: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _regions(problem: Problem, of: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """[u] the meta-operation, or the module and call, of each unit's longest operation; else a number of its own."""
+    """[u] region of each unit: the meta-operation, or the module and call, of its longest operation.
+
+    A unit whose operation has neither is a region of its own.
+    """
     graph, unit = problem.graph, of[problem.grouping.group_of]
     longest = np.zeros(count, np.int64)
     order = np.argsort(problem.op_s.min(axis=1), kind="stable")

@@ -12,7 +12,7 @@ from placekit_core import Options
 class AnnealingOptions(Options):
     """Options of policy `annealing`."""
 
-    starts: int = Field(16, ge=1, description="list schedules to choose the start from; their evaluations count")
+    starts: int = Field(16, ge=1, description="list schedules to choose the start from; these evaluations count")
     temperature_start: float = Field(0.001, gt=0, description="first temperature, as a fraction of the start's value")
 
 
@@ -36,8 +36,8 @@ class PortfolioOptions(Options):
             "mincut": {"repair": False},
             "scotch": {"repair": False},
         },
-        description="policies whose placements are starts, with their options. Default ones that are not installed are left"
-        " out, and so is a policy that refuses the problem",
+        description="policies whose placements are starts, with their options. A default one that is not installed is skipped,"
+        " and so is a policy that refuses the problem",
     )
     evaluations_per_chain: int = Field(
         2000,

@@ -1,4 +1,4 @@
-"""Policy `portfolio`: every heuristic first, then the budget where it improves most."""
+"""Policy `portfolio`: tries every heuristic, then spends the budget on the most promising searches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,16 @@ from placekit_core import (
 )
 from placekit_search.coarsening import coarsen, movable
 from placekit_search.contiguity import LEAST, contiguous_near
-from placekit_search.local_search import FIRST, TEMPERATURE_END, LocalSearch, SearchContext, excess, penalised, rank
+from placekit_search.local_search import (
+    FIRST,
+    TEMPERATURE_END,
+    LocalSearch,
+    SearchContext,
+    excess,
+    penalised,
+    rank,
+    walk_all,
+)
 from placekit_search.memory_starts import cut, repaired, too_large
 from placekit_search.move_kinds import PORTFOLIO, used
 from placekit_search.named_policies import load_trained, named
@@ -45,6 +54,7 @@ from placekit_search.starts import (
     LEVELLED,
     Start,
     coarse_schedules,
+    distinct,
     is_late,
     is_makespan,
     levelled,
@@ -55,30 +65,33 @@ from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
 START_SHARE = 0.2  # share of the budget that starts may use
-AGAIN_SHARE = 0.05  # share of the seconds after which no policy is asked again: searching gains more from them
-MIN_TRIES = 3  # how often policies with samples are asked with small budgets, if the share allows it
-MOST_CUTS = 128  # starts by cuts where memory binds, ...
+AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs again: searching gains more from them
+MIN_TRIES = 3  # how often policies with samples run if the budget is small and START_SHARE allows it
+MOST_CUTS = 128  # starts by cuts for tight memory, ...
 CUT_OPERATIONS = 2_000_000  # ... and operations in all of them
-SAMPLED = 80_000  # operations in all the samples of one start: large graphs get fewer samples
-COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units; then single groups
-CONTIGUOUS_SHARE = 0.02  # share of the budget that is kept for the best contiguous split of layers, ...
-MOST_CONTIGUOUS = 200  # ... and the most evaluations of it
-CHAINS = 64  # most chains that begin
-TRIES = 50  # most times that a policy with samples is asked, each time with other random numbers
+SAMPLED = 80_000  # operations in all samples of one start: large graphs get fewer samples
+COARSE_SHARE = (
+    0.5  # share of the progress in which a chain from a coarse start moves units; then it moves single groups
+)
+CONTIGUOUS_SHARE = 0.02  # share of the budget for the best contiguous split of layers, ...
+MOST_CONTIGUOUS = 200  # ... and the most evaluations for it
+CHAINS = 64  # most chains in the first round
+TRIES = 50  # most runs of a policy with samples, each with other random numbers
 TEMPERATURE_START = 0.001  # first temperature, as a fraction of the start's value
-HEATS = (1.0, 8.0)  # factors of the first temperature: where few moves are nearly neutral, a cold chain is stuck
+HEATS = (1.0, 8.0)  # factors of the first temperature: if few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
 
 class Portfolio(ResumablePolicy):
-    """Starts from the placements of other policies and of list schedules of a coarsened graph; ends with one local search.
+    """Starts from many heuristics, and runs local searches from the best of them, of which the worse half ends after each round.
 
-    Starts: list schedules; for every level of a multilevel coarsening, one that places whole units; and the policies of
-    option `starts`, as long as all this takes less than a fifth of the budget. Where one that does not fit is faster than all
-    that do, there are more (`cut`, `repaired`). Then a chain of annealing (see `annealing`) runs from each of the best, and
-    after each of several rounds of equal budget the worse half ends (successive halving: Jamieson and Talwalkar 2016). The
-    temperature falls anew in every round, from 0.7 of its start in the round before; every second chain begins hotter. Chains
-    from a coarsened start move units of that level first, then of finer and finer levels, and single groups in the second half.
+    Starts are list schedules, a list schedule of whole units for every level of a multilevel coarsening, and the policies of
+    option `starts`, as long as all this takes less than a fifth of the budget. If a start that does not fit in memory is faster
+    than all that fit, there are more (`cut`, `repaired`). Then a chain of annealing (see `annealing`) runs from each of the best
+    starts. After each of several rounds of equal budget the worse half of the chains ends (successive halving: Jamieson and
+    Talwalkar 2016). In every round the temperature falls from 0.7 of the first temperature of the round before; every second
+    chain begins hotter. A chain from a coarse start moves units of that level first, then units of finer and finer levels, and
+    single groups in the second half.
 
     With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
@@ -94,7 +107,7 @@ class Portfolio(ResumablePolicy):
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
-        """The best placement seen. Resumes exactly from `state`."""
+        """The best placement visited. Resumes exactly from `state`."""
         threads = self.options.threads or usable_cores()
         first = simplest(task) if state is None else None
         race = _Race(task, self.options, self.others, threads)
@@ -115,20 +128,20 @@ class _Race:
     """Chains that run in rounds; the worse half ends after each round.
 
     Attributes:
-        chains: the chains that are left; `level`: [chains] level of units that each starts from, 0 for single groups;
+        chains: the remaining chains; `level`: [chains] level of units that each starts from, 0 for single groups;
             `heat`: [chains] factor of its first temperature.
-        rounds: the number of rounds; `round`: index of the present one.
+        rounds: the number of rounds; `round`: index of the current one.
         first, began: progress and evaluations when the chains began.
+        reserve, end: evaluations for contiguous placements after the rounds; share of the budget at which the rounds end.
     """
 
     def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
         self.task, self.options, self.others, self.threads = task, options, others, threads
-        # where no unit of a level has a choice of devices, there is nothing to move
         self.makespan = is_makespan(task)
         self.finest, levels = None, coarsen(task.problem)
         if not self.makespan:
             self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
-        self.levels = [of for of in levels if movable(task.problem, of)]
+        self.levels = [of for of in levels if movable(task.problem, of)]  # elsewhere there is nothing to move
         self.ordered = self.makespan and task.evaluate.session.priorities
         self.context = SearchContext(task, used(PORTFOLIO, self.makespan, self.ordered))
         self.hoods: dict[int, Neighbourhood] = {}
@@ -141,13 +154,11 @@ class _Race:
         within = options.contiguous_within if self.makespan and self.context.kernel is not None else 0.0
         self.layers = layer_groups(task.problem) if within else None
         limit = task.evaluate.ledger.limit
-        self.reserve = 0  # evaluations that the end of the search may use for contiguous placements
+        self.reserve = 0
         if self.layers is not None and limit is not None:
             self.reserve = int(min(limit * CONTIGUOUS_SHARE, MOST_CONTIGUOUS))
         timed = self.layers is not None and task.evaluate.ledger.limit_s is not None
-        self.end = 1 - max(
-            self.reserve / limit if limit else 0.0, CONTIGUOUS_SHARE if timed else 0.0
-        )  # of the progress
+        self.end = 1 - max(self.reserve / limit if limit else 0.0, CONTIGUOUS_SHARE if timed else 0.0)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -162,24 +173,24 @@ class _Race:
         self.rounds, self.round, self.first = int(state["rounds"]), int(state["round"]), float(state["first"])
 
     def begin(self, rng: Generator, first: Placements | None) -> None:
-        """Evaluate the starts, and begin a chain at each of the best; `first` was evaluated already."""
+        """Evaluate the starts, and begin a chain at each of the best. `first` is a start that is already evaluated."""
         starts = self._starts(rng, first)
         count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, CHAINS)))
         random = rng.integers(0, 2**64, count, np.uint64)
-        price_s = PRICE * min(value_s for value_s, *_ in starts)  # one for all: chains are compared
+        price_s = PRICE * min(s.value_s for s in starts)  # the same for all, so that chains can be compared
         for i in range(count):
-            value_s, over, device, priority, level = starts[i % len(starts)]
-            begun = LocalSearch.begin(device, priority, value_s, over, price_s, random[i : i + 1])
+            s = starts[i % len(starts)]
+            begun = LocalSearch.begin(s.device, s.priority, s.value_s, s.over, price_s, random[i : i + 1])
             self.chains.append(LocalSearch(self.context, begun))
-            self.level.append(level)
+            self.level.append(s.level)
             self.heat.append(HEATS[i % len(HEATS)] if count > 1 else HEATS[0])
         self.rounds = int(np.log2(count)) + 1
         self.first, self.began = self.task.evaluate.progress, self.task.evaluate.ledger.evaluations
 
     def _chains_worth(self) -> float:
-        """How many times `evaluations_per_chain` is left; an estimate by the clock where seconds are limited.
+        """How many times `evaluations_per_chain` remains; if seconds are limited, an estimate from one timed evaluation.
 
-        A backend without a compiled evaluation is taken for slow: there, a budget of seconds alone allows one chain.
+        Without a compiled evaluation, a backend counts as slow: a budget of seconds alone then allows one chain.
         """
         ledger, left = self.task.evaluate.ledger, self.task.evaluate.remaining
         if ledger.limit_s is not None and self.context.kernel is not None:
@@ -195,7 +206,7 @@ class _Race:
         return Placements.of(self.task.problem.allowed.argmax(axis=1).astype(np.int16))
 
     def _starts(self, rng: Generator, first: Placements | None) -> list[Start]:
-        """Distinct starts, the best first; `first` is one of them."""
+        """Starts with different devices, the best first; `first` is one of them."""
         task, problem, given = self.task, self.task.problem, copy.deepcopy(rng)
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
         fine = list_schedules(problem, min(size, self._samples(16)), rng, self._started)
@@ -208,7 +219,9 @@ class _Race:
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels], self._started), levels))
         if first is not None:
             found.append((first, [0]))
-        trained = [p for p in self.others.values() if isinstance(p, LearnablePolicy)]  # named on purpose: always asked
+        trained = [
+            p for p in self.others.values() if isinstance(p, LearnablePolicy)
+        ]  # named on purpose, so they always run
         found[:0] = [(p.place(task, copy.deepcopy(given)).batch(), [0]) for p in trained]
         prefetch = task.evaluate.session.prefetch
         if prefetch is not None:
@@ -221,19 +234,17 @@ class _Race:
         rows = self._measured(found)
         if self.makespan:
             rows += self._memory_starts(rows, most)
-        compiled = self.context.kernel is not None or task.evaluate.ledger.limit_s is None  # else they take too long
+        compiled = (
+            self.context.kernel is not None or task.evaluate.ledger.limit_s is None
+        )  # otherwise they take too long
         if self.ordered and compiled and not self._started():
             rows += self._measured([levelled(task, self.context.flow, rows, self._samples(LEVELLED))])
         rows += self._role_starts(rng)
-        price_s = PRICE * min(r[0] for r in rows)
-        rows.sort(key=lambda r: (r[1] > 0, penalised(r[0], r[1], price_s)))
-        distinct: dict[bytes, Start] = {}
-        for row in rows:
-            distinct.setdefault(row[2].tobytes(), row)
-        return list(distinct.values())
+        price_s = PRICE * min(s.value_s for s in rows)
+        return distinct(sorted(rows, key=lambda s: (s.over > 0, penalised(s.value_s, s.over, price_s))))
 
     def _measured(self, found: list[tuple[Placements, list[int]]]) -> list[Start]:
-        """The starts of batches with levels."""
+        """Measure batches; the second part of each has the level of every placement."""
         rows: list[Start] = []
         for batch, levels in found:
             if not len(batch):
@@ -241,11 +252,12 @@ class _Race:
             value, over = excess(self.task.evaluate(batch), self.task)
             for i in range(len(batch)):
                 device, priority = batch.one(i)
-                rows.append((float(value[i]), float(over[i]), device, priority if self.makespan else None, levels[i]))
+                order = priority if self.makespan else None
+                rows.append(Start(float(value[i]), float(over[i]), device, order, levels[i]))
         return rows
 
     def _memory_starts(self, rows: list[Start], most: float) -> list[Start]:
-        """More starts where memory binds, as long as no more than `most` evaluations are made."""
+        """More starts for tight memory, up to `most` evaluations of the task."""
         evaluate = self.task.evaluate
         if not too_large(rows) or evaluate.evaluations >= most or self._started():
             return []
@@ -254,14 +266,13 @@ class _Race:
         def measured(some: Placements) -> list[Start]:
             return self._measured([(some, [0] * len(some))])
 
-        made = cut(self.task.problem, int(count), measured, self._started)
-        fast = too_large(rows + made)[: SAMPLED // self.task.problem.graph.n]  # repair takes long on large graphs
-        moved = repaired(self.task, fast, most - evaluate.evaluations, self._started)
-        found = [(Placements.of(device, priority), [level]) for _, _, device, priority, level in moved]
-        return made + self._measured(found)
+        cuts = cut(self.task.problem, int(count), measured, self._started)
+        fast = too_large(rows + cuts)[: SAMPLED // self.task.problem.graph.n]  # repair takes long on large graphs
+        fitting = repaired(self.task, fast, most - evaluate.evaluations, self._started)
+        return cuts + self._measured([(Placements.of(s.device, s.priority), [s.level]) for s in fitting])
 
     def _role_starts(self, rng: Generator) -> list[Start]:
-        """The best placements of whole roles, where the calls of modules repeat; few roles have few placements."""
+        """The best placements of whole roles, if calls of modules repeat and there are enough roles to search."""
         o, task = self.options, self.task
         role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
         if role is None or role.max() + 1 < LEAST_ROLES or not movable(task.problem, role):
@@ -270,13 +281,13 @@ class _Race:
         worth = o.role_share * self._chains_worth() * o.evaluations_per_chain
         chains = [c.at for c in role_chains(task, context, role, o.role_share, worth, rng, self.threads)]
         fit = [at for at in chains if at.energy[FITS]]
-        return [(float(at.energy[BEST]), 0.0, at.best_device, at.best_priority, 0) for at in fit]
+        return [Start(float(at.energy[BEST]), 0.0, at.best_device, at.best_priority, 0) for at in fit]
 
     def _proposals(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
-        """The other policies' proposals, until `budget` evaluations of the task are made or needed for them.
+        """Placements of the other policies, until the task has used `budget` evaluations or would need them for these.
 
-        At first each policy gets the generator that this policy was given: it proposes the same as in a run of its own with
-        this seed and as many samples. Policies with several samples are asked again, once for each chain that the budget
+        In the first turn each policy gets the same generator as this policy, so it proposes the same placement as in its own
+        run with this seed and as many samples. Policies with several samples run again, once for each chain that the budget
         allows.
         """
         evaluate, placements = self.task.evaluate, list[Placement]()
@@ -292,23 +303,23 @@ class _Race:
                 report_progress(f"starts, {policy.name}: {len(placements)} placements")
                 try:
                     placements.append(policy.place(self.task, other))
-                except NotApplicable:  # it is for other programs or machines
+                except NotApplicable:  # the policy is for other programs or machines
                     continue
-                if samples > 1:  # the first of them is the same each time
+                if samples > 1:  # a single sample would be the same again
                     again.append((policy, samples))
             asked = again
-        evaluate.notes[:] = notes  # those of the other policies were about their placements
+        evaluate.notes[:] = notes  # drop the notes of the other policies: they are about their placements
         return placements
 
     def _sampled(self, policy: Policy) -> tuple[Policy, int]:
-        """The policy with as many samples as a graph of this size allows, and their number."""
+        """The policy with at most as many samples as a graph of this size allows, and their number."""
         if "samples" not in policy.options_class.model_fields:
             return policy, 1
         samples = self._samples(policy.options.samples)
         return type(policy)(policy.options.model_copy(update={"samples": samples})), samples
 
     def _samples(self, wanted: int) -> int:
-        """Samples that starts may make of a graph of this size."""
+        """`wanted` samples, or fewer for a large graph."""
         return max(1, min(wanted, SAMPLED // max(self.task.problem.graph.n, 1)))
 
     def _started(self) -> bool:
@@ -321,7 +332,7 @@ class _Race:
         return any(chain.can_move(self._hood(0, 1.0)) for chain in self.chains)
 
     def step(self, pool: ThreadPoolExecutor) -> None:
-        """Let all chains that are left go on for a while; at the end of a round, the worse half of them ends."""
+        """Run all chains for a while. At the end of a round, drop the worse half of them."""
         evaluate, limit = self.task.evaluate, self.task.evaluate.ledger.limit
         progress = self._progress()
         count = self.context.chunk() // len(self.chains)
@@ -338,7 +349,7 @@ class _Race:
         if count * len(runs) > remaining:  # the last few are for the best chain
             runs, count = [min(runs, key=lambda i: rank(self.chains[i]))], min(count, int(remaining))
         within = min(1.0, max(0.0, (progress - self.round / self.rounds) * self.rounds))
-        jobs, began = [], time.perf_counter()
+        walks = []
         for i in runs:
             chain, hood = self.chains[i], self._hood(self.level[i], progress)
             first, last = self._temperatures(i)
@@ -347,13 +358,9 @@ class _Race:
                 if evaluate.remaining > 0:
                     chain.one(hood, temperature)
             else:
-                jobs.append(pool.submit(chain.walk, hood, count, temperature, (last / first) ** (1 / each)))
-        if jobs:
-            made = count * len(jobs)
-            total = sum(job.result() for job in jobs)
-            self.context.evaluation_s = (time.perf_counter() - began) / made
-            best = min((self.chains[i] for i in runs), key=rank)
-            evaluate.charge(made, best.placements(best=True), total / made)
+                walks.append((chain, hood, temperature, (last / first) ** (1 / each)))
+        if walks:
+            walk_all(walks, count, pool)
         if self._progress() >= end and self.round + 1 < self.rounds:
             self.round += 1
             order = sorted(range(len(self.chains)), key=lambda i: rank(self.chains[i]))
@@ -362,7 +369,7 @@ class _Race:
             self.heat = [self.heat[i] for i in keep]
 
     def _progress(self) -> float:
-        """Used share of the budget that the starts left."""
+        """Used share of the budget after the starts."""
         return (self.task.evaluate.progress - self.first) / max(self.end - self.first, 1e-9)
 
     def _temperatures(self, i: int) -> tuple[float, float]:
@@ -370,7 +377,7 @@ class _Race:
         return max(TEMPERATURE_START * self.heat[i] * REHEAT**self.round, TEMPERATURE_END), TEMPERATURE_END
 
     def _hood(self, level: int, progress: float) -> Neighbourhood:
-        """The neighbourhood of a chain that began at a level: units of falling size, single groups in the end."""
+        """The neighbourhood of a chain that began at `level`: its units become smaller, down to single groups."""
         now = int(np.ceil(level * max(0.0, 1 - progress / COARSE_SHARE)))
         if now not in self.hoods:
             self.hoods[now] = neighbourhood(self.task.problem, self.levels[now - 1] if now else self.finest)
@@ -378,18 +385,18 @@ class _Race:
 
     @property
     def late(self) -> bool:
-        """Whether the seconds that are left are for contiguous placements."""
+        """Whether the rest of the seconds is for contiguous placements."""
         return self.layers is not None and is_late(self.task, self.end)
 
     def contiguous(self) -> Placement | None:
-        """The best contiguous split of the layers, where it is the result; None if it is not. Notes its value."""
+        """The best contiguous split of the layers if it should be the result, else None. Notes its value."""
         evaluate, layers = self.task.evaluate, self.layers
         best, count = evaluate.best, int(min(evaluate.remaining, self.reserve or MOST_CONTIGUOUS))
         if layers is None or best is None or count < LEAST or layers.is_contiguous(best.placement.device):
             return None
         found = contiguous_near(self.task, layers, best.placement, count)
         if found is None:
-            evaluate.note("no placement with one run of layers for each device was found that fits")
+            evaluate.note("found no placement that fits and gives each device one run of layers")
             return None
         placement, value_s = found
         best = evaluate.best or best
@@ -409,5 +416,5 @@ class _Race:
         return placement
 
     def placement(self) -> Placement:
-        """The best placement that any chain has seen."""
+        """The best placement that any chain has visited."""
         return min(self.chains, key=rank).placement()

@@ -1,12 +1,11 @@
-"""Roles: what a module does in one phase in all of its calls, and a search over their devices.
+"""Roles: all operations of a module in one phase, over all calls; and a search over the devices of roles.
 
-A recurrent network calls its cells step by step, and thousands of its operations do what few roles do: each cell's forward
-pass, its backward pass, the gradients of its weights, and the updates. A few dozen numbers say where all of them run.
+A recurrent network calls its cells step by step. Its thousands of operations have only a few roles: each cell's forward pass,
+its backward pass, the gradients of its weights, and the updates. A few dozen numbers then place all of them.
 """
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,27 +15,28 @@ from placekit_layers.following import united
 from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem, Task, report_progress
-from placekit_search.local_search import LocalSearch, SearchContext, excess, rank
+from placekit_search.coarsening import allowed_for_units
+from placekit_search.local_search import LocalSearch, SearchContext, excess, walk_all
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.walk import BEST, PRICE
 
-CALLS = 3  # a module with fewer calls does not repeat
-LEAST_ROLES = 4  # fewer have few placements, which the starts know
-SHARE = 0.5  # of the work that modules which repeat must do
+CALLS = 3  # a module repeats if it has at least so many calls
+LEAST_ROLES = 4  # with fewer roles, the other starts cover most placements
+SHARE = 0.5  # least share of the work in modules that repeat
 UPDATE, BACKWARD = PHASES.index("update"), PHASES.index("backward")
 GRADIENT = len(PHASES)
 HOT, COLD = 0.02, 0.0005  # first and last temperature, as shares of the best value so far
-PER_CHAIN = 700  # evaluations for which one chain is begun, ...
-CHAINS = 8  # ... the most chains, ...
-LONGEST = 4000  # ... and the most evaluations of each
+PER_CHAIN = 700  # evaluations per chain, ...
+CHAINS = 8  # ... most chains, ...
+LONGEST = 4000  # ... and most evaluations of each
 CHUNK = 50  # evaluations of a chain at one temperature
 
 
 def roles(problem: Problem) -> NDArray[np.int64] | None:
-    """[g] role of each group, numbered from 0; groups that hold several unite them. None where calls do not repeat.
+    """[g] role of each group, numbered from 0. None if calls do not repeat.
 
-    A role is a module and a phase; gradients of weights, which only each other and updates read, are a phase of their own, and
-    so is what may run on other devices.
+    A role is a module and a phase. Gradients of weights, which only updates and sums of them read, count as a phase of their
+    own. Operations that may run on different devices have different roles. A group with several roles unites them.
     """
     graph = problem.graph
     if not _repeats(problem):
@@ -45,17 +45,15 @@ def roles(problem: Problem) -> NDArray[np.int64] | None:
     key = np.stack([graph.module.codes, phase, graph.allowed.codes], axis=1)
     of_op = np.unique(key, axis=0, return_inverse=True)[1].reshape(-1)
     role = united(problem, of_op)
-    allowed = np.ones((int(role.max(initial=-1)) + 1, problem.cluster.size), np.bool_)
-    np.logical_and.at(allowed, role, problem.allowed)
-    nowhere = np.logical_not(allowed.any(axis=1))[
-        role
-    ]  # groups unite roles that no device may run together: they stay alone
+    allowed = allowed_for_units(problem, role)
+    some = allowed.any(axis=1)
+    nowhere = np.logical_not(some)[role]  # no device may run all of a united role: its groups stay alone
     role[nowhere] = len(allowed) + np.arange(np.count_nonzero(nowhere))
     return np.unique(role, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _repeats(problem: Problem) -> bool:
-    """Whether modules that are called at least `CALLS` times do at least `SHARE` of the work."""
+    """Whether modules with at least `CALLS` calls do at least `SHARE` of the work."""
     graph = problem.graph
     module = graph.module.codes.astype(np.int64)
     calls = int(graph.call.max(initial=0)) + 1
@@ -69,7 +67,7 @@ def _repeats(problem: Problem) -> bool:
 
 
 def _weight_gradients(graph: Graph) -> NDArray[np.bool_]:
-    """[n] operations of the backward phase whose results only updates read, or sums as large, which are of these."""
+    """[n] backward operations whose results are read only by updates, or by sums of equal size that are read only by these."""
     update, (source, target) = graph.phase == UPDATE, graph.op_edges
     largest = np.zeros(graph.n, np.int64)
     np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
@@ -94,11 +92,15 @@ def role_chains(
     rng: Generator,
     threads: int,
 ) -> list[LocalSearch]:
-    """Chains of annealing that move whole roles, until they have used `share` of the budget that is left, or `LONGEST` each.
+    """Chains of annealing that move whole roles, until they have used `share` of the remaining budget or `LONGEST` each.
 
-    Every chain begins with each role on a device drawn at random. Priorities are b-levels, and stay so: `context` makes no
-    moves of order. `role`: [g], see `roles`; `worth`: about how many evaluations the share is; `threads`: of compiled loops.
-    No chain is begun if the share is less than `CHUNK` evaluations.
+    Every chain begins with each role on a random device. Priorities stay b-levels: `context` must have no moves that change
+    them. Returns no chains if the share is less than `CHUNK` evaluations.
+
+    Args:
+        role: [g], see `roles`.
+        worth: about how many evaluations the share is.
+        threads: number of threads for compiled loops.
     """
     evaluate, count = task.evaluate, int(np.clip(worth // PER_CHAIN, 1, CHAINS))
     quota = LONGEST * count
@@ -123,11 +125,7 @@ def role_chains(
                 chain.one(hood, float(chain.at.energy[BEST]) * HOT * cooling)
                 made += 1
                 continue
-            began = time.perf_counter()
-            jobs = [pool.submit(c.walk, hood, each, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun]
-            total = sum(job.result() for job in jobs)
-            context.evaluation_s = (time.perf_counter() - began) / (each * count)
-            evaluate.charge(each * count, min(begun, key=rank).placements(best=True), total / (each * count))
+            walk_all([(c, hood, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun], each, pool)
             made += each * count
     return begun
 
@@ -146,5 +144,5 @@ def _begun(task: Task, context: SearchContext, device: NDArray[np.int16], rng: G
 
 
 def _anywhere(allowed: NDArray[np.bool_], rng: Generator) -> NDArray[np.int16]:
-    """[u] a device for each unit, each of those that it may run on with the same probability."""
+    """[u] a random device for each unit, among its allowed ones with equal chances."""
     return np.asarray(np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1), np.int16)

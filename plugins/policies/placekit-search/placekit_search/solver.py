@@ -1,36 +1,32 @@
-"""CP-SAT of OR-tools at work on a constraint program whose solutions are placements."""
+"""Solves constraint programs whose solutions are placements, with CP-SAT of OR-tools."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, TimeoutError as StillRunning
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
+
+from placekit_search.exact_model import LoadModel
 
 POLL_S = 0.05  # interval between checks for signals while the solver works
 
 Devices = NDArray[np.int16]
 
 
-class Program(Protocol):
-    """A constraint program whose solutions are placements."""
-
-    cp: cp_model.CpModel
-
-    def solution(self, values: cp_model.CpSolverSolutionCallback) -> Devices:
-        """[g] the devices of the solution that a callback of the solver has."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """How a solve ended: `optimal` (the last solution is), `infeasible`, or `open`; its bound in ticks, and its work.
+    """The result of a solve.
 
-    `error` is the error that `improved` raised, if one ended the solve.
+    Attributes:
+        status: `optimal`: the last solution is optimal; `infeasible`; or `open`.
+        bound: proven bound in ticks.
+        work: deterministic seconds used.
+        error: the error from `improved`, if it ended the solve.
     """
 
     status: Literal["optimal", "infeasible", "open"]
@@ -40,9 +36,9 @@ class Outcome:
 
 
 class _Listener(cp_model.CpSolverSolutionCallback):
-    """Hands every solution on; if that fails, stops the solver and keeps the error."""
+    """Passes on every solution; after an error, stops the solver and keeps the error."""
 
-    def __init__(self, model: Program, improved: Callable[[Devices], None]) -> None:
+    def __init__(self, model: LoadModel, improved: Callable[[Devices], None]) -> None:
         super().__init__()
         self.model, self.improved = model, improved
         self.error: BaseException | None = None
@@ -57,14 +53,14 @@ class _Listener(cp_model.CpSolverSolutionCallback):
 
 
 def solve(
-    model: Program,
+    model: LoadModel,
     parameters: Mapping[str, Any],
     improved: Callable[[Devices], None],
     working: Callable[[int], None] = lambda bound: None,
 ) -> Outcome:
-    """Solve, handing the devices of each solution to `improved` (in another thread), and now and then the bound to `working`.
+    """Solve. Calls `improved` in another thread with the devices of each solution, and `working` now and then with the bound.
 
-    The strategies of CP-SAT take turns (`interleave_search`), which makes the search independent of the clock.
+    The strategies of CP-SAT take turns (`interleave_search`), so that the search does not depend on the clock.
     """
     solver, listener = cp_model.CpSolver(), _Listener(model, improved)
     solver.parameters.interleave_search = True
@@ -86,7 +82,7 @@ def solve(
             solver.stop_search()
             raise
     if status == cp_model.MODEL_INVALID:
-        raise RuntimeError(f"CP-SAT takes the model for invalid: {model.cp.validate()}")
+        raise RuntimeError(f"CP-SAT finds the model invalid: {model.cp.validate()}")
     ended: Literal["optimal", "infeasible", "open"] = "open"
     if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
         ended = "optimal" if status == cp_model.OPTIMAL else "infeasible"

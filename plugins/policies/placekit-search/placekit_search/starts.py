@@ -1,9 +1,10 @@
-"""The starts of local searches."""
+"""Placements that local searches start from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -20,17 +21,39 @@ from placekit_search.neighbourhood import Flow
 from placekit_search.streaming import streamed
 from placekit_search.walk import PRICE
 
-# seconds, and how far over capacity (see `excess`); devices, priorities, level
-Start = tuple[float, float, NDArray[np.int16], NDArray[np.float32] | None, int]
-LEVELLED, LEVELLED_SHARE = 16, 0.01  # starts that get the priorities of their devices, and of the evaluations left
-FACTORS = (1.0, 3.0)  # of the transfers' seconds in them
-START_SHARE = 0.25  # of the seconds, after which no further list schedule begins
+LEVELLED, LEVELLED_SHARE = 16, 0.01  # most starts in `levelled`, and their share of the remaining evaluations
+FACTORS = (1.0, 3.0)  # factors of the transfers' seconds in the priorities of `levelled`
+START_SHARE = 0.25  # share of the seconds after which no more list schedules begin
+
+
+class Start(NamedTuple):
+    """A measured placement.
+
+    Attributes:
+        value_s, over: value, and excess over capacity; see `local_search.excess`.
+        device, priority: [g].
+        level: level of the units that a search moves first; 0 for single groups.
+    """
+
+    value_s: float
+    over: float
+    device: NDArray[np.int16]
+    priority: NDArray[np.float32] | None
+    level: int
+
+
+def distinct(starts: Iterable[Start]) -> list[Start]:
+    """The first start of those with the same devices."""
+    found: dict[bytes, Start] = {}
+    for start in starts:
+        found.setdefault(start.device.tobytes(), start)
+    return list(found.values())
 
 
 def simplest(task: Task) -> Placements | None:
-    """Where seconds are limited: one placement, evaluated before anything that may take long; else None.
+    """If seconds are limited, evaluate one placement before anything that may take long. None if they are not.
 
-    All that may run there is on one device, the fastest of those that hold all parameters and state; priorities are b-levels.
+    Everything that may run there is on one device, the fastest that holds all parameters and state; priorities are b-levels.
     """
     if task.evaluate.ledger.limit_s is None:
         return None
@@ -45,17 +68,17 @@ def simplest(task: Task) -> Placements | None:
 
 
 def is_late(task: Task, share: float) -> bool:
-    """Whether seconds are limited and this share of the budget is used."""
+    """Whether seconds are limited and more than this share of the budget is used."""
     return task.evaluate.ledger.limit_s is not None and task.evaluate.progress > share
 
 
 def list_schedules(
     problem: Problem, count: int, rng: Generator, enough: Callable[[], bool] = lambda: False
 ) -> Placements:
-    """`count` starts with b-level priorities: list schedules by every rule in turn with random ties, single devices last.
+    """`count` starts with b-level priorities: list schedules by every rule in turn, then single devices.
 
-    The first of each rule breaks ties by index. Single devices take at most a quarter of the places. After one schedule, no
-    further one begins once there are `enough`.
+    The first schedule of each rule breaks ties by index, the others at random. At most a quarter of the starts are single
+    devices. After the first schedule, none begins once `enough()`.
     """
     level = b_level(problem)
     priority = group_priority(problem, level)
@@ -77,9 +100,9 @@ def list_schedules(
 def coarse_schedules(
     problem: Problem, levels: list[NDArray[np.int64]], enough: Callable[[], bool] = lambda: False
 ) -> Placements:
-    """For every level of units, a list schedule that places whole units, onto the device of earliest finish.
+    """A list schedule for each level of units. It places whole units on the device of earliest finish.
 
-    No further one begins once there are `enough`.
+    No schedule begins once `enough()`.
     """
     priority = group_priority(problem, b_level(problem))
     rows = []
@@ -92,52 +115,46 @@ def coarse_schedules(
 
 
 def levelled(task: Task, flow: Flow, starts: Sequence[Start], most: int) -> tuple[Placements, list[int]]:
-    """The best `most` starts that differ in devices, once more for each of `FACTORS`; and the level of units of each.
+    """The best `most` starts with different devices, for each of `FACTORS` with new priorities; and the level of each.
 
-    Their priorities are the b-levels on their own devices. Of a budget of evaluations they take a small share.
+    The priorities are the b-levels on the start's own devices. Fewer starts are taken if few evaluations remain.
     """
     left = task.evaluate.remaining
     count = math.ceil(min(most, LEVELLED_SHARE * left)) if left > len(FACTORS) else 0
-    distinct: dict[bytes, Start] = {}
-    for start in sorted(starts, key=lambda s: (s[1], s[0])):
-        distinct.setdefault(start[2].tobytes(), start)
-    best = [start for start in list(distinct.values())[:count] for _ in FACTORS]
-    device = np.array([start[2] for start in best], np.int16).reshape(-1, task.problem.g)
+    by_value = distinct(sorted(starts, key=lambda s: (s.over, s.value_s)))
+    best = [start for start in by_value[:count] for _ in FACTORS]
+    device = np.array([start.device for start in best], np.int16).reshape(-1, task.problem.g)
     priority, tail = np.empty(device.shape, np.float32), np.zeros(task.problem.graph.n)
     for i in range(len(device)):
         set_levels(flow.levels, device[i], FACTORS[i % len(FACTORS)], tail, priority[i])
-    return Placements.of(device, priority), [start[4] for start in best]
+    return Placements.of(device, priority), [start.level for start in best]
 
 
 def is_makespan(task: Task) -> bool:
-    """Whether the objective is a makespan, so that schedules guide moves and priorities matter."""
+    """Whether the objective is a makespan: then schedules guide moves, and priorities matter."""
     return task.evaluate.objective in (None, "makespan")
 
 
-def _joined(first: Placements, then: Placements) -> Placements:
-    """One batch out of two with priorities."""
-    assert first.priority is not None
-    assert then.priority is not None
-    return Placements(np.concatenate([first.device, then.device]), np.concatenate([first.priority, then.priority]))
-
-
 def best_start(task: Task, count: int, rng: Generator) -> dict[str, object]:
-    """The state of a chain at the best of `count` list schedules; they take at most a quarter of the budget left.
+    """The state of a chain at the best of `count` list schedules, which use at most a quarter of the remaining budget.
 
-    If the objective is no makespan, contiguous splits are starts, too, and there are no priorities. Where parameters may be
-    copied for use, placements that do so take half of the places.
+    For other objectives than a makespan, contiguous splits are starts too, and there are no priorities. If parameters may be
+    copied for use, half of the starts do so.
     """
-    first = simplest(task)
+    first, prefetch = simplest(task), task.evaluate.session.prefetch
     limit = int(max(1, min(count, task.evaluate.remaining / 4)))
-    starts = list_schedules(task.problem, limit, rng, lambda: is_late(task, START_SHARE))
+    batches = [list_schedules(task.problem, limit, rng, lambda: is_late(task, START_SHARE))]
     if first is not None:
-        starts = _joined(first, starts)[: max(limit, 1)]
-    prefetch = task.evaluate.session.prefetch
+        batches.insert(0, first)
     if prefetch is not None:
-        starts = _joined(streamed(task.problem, prefetch, max(1, limit // 2)), starts)[: max(limit, 1)]
+        batches.insert(0, streamed(task.problem, prefetch, max(1, limit // 2)))
+    device, priority = (
+        np.concatenate(rows)[:limit] for rows in zip(*((b.device, b.priority) for b in batches), strict=True)
+    )
+    starts = Placements(device, priority)
     if not is_makespan(task):
         some = even_splits(sequence(task.problem), max(1, limit // 2))
-        starts = Placements.of(np.concatenate([some, starts.device])[: max(limit, 1)])
+        starts = Placements.of(np.concatenate([some, starts.device])[:limit])
     measurements = task.evaluate(starts)
     value, over = excess(measurements, task)
     price_s = PRICE * float(value.min())

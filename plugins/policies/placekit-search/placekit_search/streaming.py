@@ -1,4 +1,4 @@
-"""Starts of local searches where parameters may live elsewhere and be copied for use (`Session.prefetch`)."""
+"""Starts for backends that stream: parameters may be stored on other devices and copied for use (`Session.prefetch`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from placekit_scheduling import b_level, group_priority
 
 from placekit_core import PHASES, Graph, Placements, Problem
 
-LEVELS = (1.0, 0.9, 0.7, 0.0)  # how far parameters fill what a device has besides activations and copies
-MOST_DEVICES = 4  # devices that compute in a start
+LEVELS = (1.0, 0.9, 0.7, 0.0)  # shares of a device's memory, without activations and copies, to fill with parameters
+MOST_DEVICES = 4  # most devices that compute in a start
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 def streamed(problem: Problem, prefetch: int, count: int) -> Placements:
-    """At most `count` starts: the fastest 1, 2, ... devices compute, and parameters for which they have no room are elsewhere.
+    """At most `count` starts: the fastest 1, 2, ... devices compute, and parameters that do not fit there are elsewhere.
 
-    Several devices compute contiguous blocks, in proportion to their memory. What stays on a device is spread evenly over
-    the order in which it is read, so that copies and operations overlap. In some starts, an operation goes to its parameters
-    that are elsewhere if it takes less time there than they take to be copied.
+    Several devices compute contiguous blocks, in proportion to their memory. The parameters that stay on a device are spread
+    evenly over the order of use, so that copies and operations overlap. In some starts, an operation moves to its remote
+    parameters if it is faster there than the copies would be.
     """
     filler = _Filler(problem, prefetch)
     seconds = np.where(problem.allowed, problem.group_s, 1e3 * problem.group_s.max(initial=0.0))[filler.works]
@@ -37,7 +37,7 @@ def streamed(problem: Problem, prefetch: int, count: int) -> Placements:
 
 
 def _computed(problem: Problem, devices: Ints) -> Ints:
-    """[g] devices of groups that compute: blocks in order on `devices`, in proportion to memory; elsewhere where they must."""
+    """[g] devices of groups that compute: contiguous blocks on `devices`, in proportion to memory, where this is allowed."""
     device = np.full(problem.g, devices[0])
     if len(devices) > 1:
         blocks, share = sequence(problem), np.cumsum(problem.cluster.memory_bytes[devices].astype(np.float64))
@@ -52,10 +52,10 @@ class _Filler:
     """Finds homes for groups of parameters.
 
     Attributes:
-        works: [g] groups that compute; the others are parameters, their state and updates, inputs.
-        reader: [g] the group that computes and reads each of the others first; -1 if none does.
+        works: [g] whether a group computes. The others hold parameters with their state and updates, or inputs.
+        reader: [g] the first group that computes and reads each other group; -1 if there is none.
         apart: the groups that compute nothing, in the order in which they are read.
-        besides: bytes that a device needs besides parameters that live there: activations and copies.
+        besides: bytes that a device needs in addition to its parameters: activations and copies.
     """
 
     def __init__(self, problem: Problem, prefetch: int) -> None:
@@ -77,9 +77,9 @@ class _Filler:
         self.besides = _activations(graph, position) + _copied(graph, position, prefetch + 1)
 
     def filled(self, computing: Ints, level: float, cheaper: bool) -> NDArray[np.int16]:
-        """[g] devices of all groups: those that compute as `computing` [g] says, the others there as long as there is room.
+        """[g] devices of all groups: groups that compute as in `computing` [g], the others with them while there is room.
 
-        `level`: one of `LEVELS`. `cheaper`: operations go to their parameters where this is faster than copying them.
+        `level`: one of `LEVELS`. `cheaper`: operations move to their parameters if this is faster than copying them.
         """
         problem, works = self.problem, self.works
         device, bytes_, size = computing.copy(), problem.group_persistent_bytes, problem.cluster.size
@@ -105,7 +105,7 @@ class _Filler:
         return device.astype(np.int16)
 
     def _send_away(self, device: Ints, user: Ints, room: Floats, left: list[int]) -> None:
-        """Put the groups `left` on other devices than their users', the nearest one that has room, the largest group first."""
+        """Put each group of `left`, the largest first, on the nearest device with room that is not its user's."""
         problem, slow = self.problem, self.problem.cluster.routes.s_per_byte
         for g in sorted(left, key=lambda g: (-problem.group_persistent_bytes[g], g)):
             others = problem.allowed[g] & (np.arange(len(room)) != user[g])
@@ -116,7 +116,7 @@ class _Filler:
             room[device[g]] -= problem.group_persistent_bytes[g]
 
     def _work_there(self, device: Ints, user: Ints, left: list[int]) -> None:
-        """Move groups that compute to what they read first, where they take less time there than it takes to be copied."""
+        """Move groups that compute to their parameters if they are faster there than copying the parameters is."""
         problem, reads = self.problem, dict[int, list[int]]()
         for g in left:
             if self.reader[g] >= 0:
@@ -127,14 +127,14 @@ class _Filler:
             copying = sum(bytes_[g] * slow[device[g], user[g]] for g in own)
             if problem.allowed[r, there] and problem.group_s[r, there] < copying:
                 device[r] = there
-        for g in self.apart.tolist():  # whatever such a group reads first goes with it
+        for g in self.apart.tolist():  # the other parameters of a moved group follow it
             r = int(self.reader[g])
             if r >= 0 and device[r] != user[g] and problem.allowed[g, device[r]]:
                 device[g] = device[r]
 
 
 def _activations(graph: Graph, position: Ints) -> float:
-    """The most bytes of outputs that are in use at a time, if one device runs all operations in the order `position` [n]."""
+    """The most bytes of outputs in use at the same time, if one device runs all operations in the order `position` [n]."""
     ends = position[graph.tensor_producer].copy()
     np.maximum.at(ends, graph.input_tensor, position[graph.edge_op])
     last = np.zeros(graph.t, np.int64)
@@ -146,7 +146,7 @@ def _activations(graph: Graph, position: Ints) -> float:
 
 
 def _copied(graph: Graph, position: Ints, window: int) -> float:
-    """The most bytes that `window` operations in a row read from sources, of those that read any."""
+    """The most bytes that `window` successive operations read from sources; operations that read no source are skipped."""
     edge = ~graph.kernel[graph.tensor_producer[graph.input_tensor]]
     bytes_ = np.bincount(position[graph.edge_op[edge]], graph.tensor_bytes[graph.input_tensor[edge]], graph.n)
     total = np.concatenate([[0.0], np.cumsum(bytes_[bytes_ > 0])])

@@ -1,4 +1,4 @@
-"""The compiled loop of local searches: propose a move, evaluate, keep it or take it back."""
+"""The compiled loop of local searches: propose a move, evaluate it, keep it or undo it."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -18,33 +18,31 @@ from placekit_search.neighbourhood import Flow, Neighbourhood
 from placekit_search.random_numbers import uniform
 
 CURRENT, BEST, FITS, EXCESS, PRICE_S = range(5)  # entries of Position.energy
-# Part of the penalty that any excess costs, however small: otherwise a search settles a few bytes over capacity.
-STEP = 0.01
-# price of a device's memory over capacity until a placement fits, and the highest; a multiple of the value
-PRICE = 20.0
-DEARER, CHEAPER = 1.02, 0.98  # factors of the price of memory over capacity
+STEP = 0.01  # added to any excess: otherwise a search settles a few bytes over capacity
+PRICE = 20.0  # first and highest price of a device's memory over capacity, as a multiple of the value
+DEARER, CHEAPER = 1.02, 0.98  # factors of the price
 LEAST = 10.0  # least cost of the smallest excess, in temperatures: otherwise a hot search drifts over capacity
 LOWEST = 0.01  # lowest price, as a multiple of the best value: a lower one would take long to rise again
-FAILURE = 9.0  # excess over capacity, in shares of devices, that a placement without a value counts as
-TRIES = 10  # proposals for one evaluation: a move may turn out to change nothing
+FAILURE = 9.0  # excess of a placement that has no value, in shares of devices
+TRIES = 10  # most proposals for one evaluation, because a move may change nothing
 
 
 @counted_inner
 def _set_price(energy: Any, price: Any) -> None:
-    """Change the price of memory over capacity, and the energy of the current placement with it."""
+    """Change the price of memory over capacity, and with it the energy of the current placement."""
     energy[CURRENT] += (price - energy[PRICE_S]) * energy[EXCESS]
     energy[PRICE_S] = price
 
 
 @njit(cache=True, nogil=True)
 def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> Any:
-    """Whether to keep a move to a placement of `value` seconds that is `over` capacity; updates `energy` (see `Position`).
+    """Whether to keep a move to a placement of `value` seconds that is `over` capacity. Updates `energy` (see `Position`).
 
-    The rule of Metropolis for the value plus price times `over`: better placements are always kept, worse ones with
-    probability exp(-difference / temperature); at temperature 0, no worse one. The first placement that fits and a new best
-    one are always kept. From the first that fits on, the price changes (strategic oscillation: Glover 1989): it falls with
-    every refused move to a placement that does not fit, and rises with every step at such a placement, because the way from
-    one placement that fits to a better one may lead through some that do not.
+    The Metropolis rule on value + price * over: better placements are always kept, worse ones with probability
+    exp(-difference / temperature), and none at temperature 0. The first placement that fits is always kept, and so is every
+    new best one. After the first placement that fits, the price changes (strategic oscillation: Glover 1989). It falls when a
+    move to a placement over capacity is refused, and rises with every step over capacity: the way from one placement that
+    fits to a better one may pass through placements that do not.
     """
     known = energy[FITS] > 0
     if known:
@@ -70,7 +68,7 @@ def step(state: Any, energy: Any, value: Any, over: Any, temperature: Any) -> An
 
 @njit(cache=True, nogil=True)
 def lost(energy: Any, temperature: Any) -> Any:
-    """Whether no price of memory leads back to placements that fit: then a search goes on from its best placement."""
+    """Whether no price leads back to placements that fit; the search then continues from its best placement."""
     limit = max(PRICE * energy[BEST], 2 * LEAST * temperature / STEP)
     return energy[FITS] > 0 and energy[EXCESS] > 0 and energy[PRICE_S] > limit
 
@@ -84,7 +82,7 @@ def go_back(at: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def read_path(flow: Any, ints: Any, log: Any) -> None:
-    """Note the critical path of the run with trace `ints`: from its last task back to the one that started at 0."""
+    """Store the critical path of the run with trace `ints` in the log, from its last task back to time 0."""
     n, count = len(flow.group_of), 0
     task = np.int64(ints[flow.last])
     while task >= 0 and count < log.path.shape[1] and (task >= n or flow.kernel[task]):
@@ -109,13 +107,13 @@ class Arguments(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The position of a search; all of it changes in place.
+    """The position of a search; all arrays change in place.
 
     Attributes:
         device, priority: [g] current placement; `priority` may have length 0.
-        best_device, best_priority: [g] the best placement so far.
-        energy: [5] `CURRENT` and `BEST`: of the current and of the best placement; `FITS`: 1 if the best one fits;
-            `EXCESS`: how far the current one is over capacity, in shares of devices; `PRICE_S`: price of that, seconds.
+        best_device, best_priority: [g] best placement.
+        energy: [5] `CURRENT`, `BEST`: energies of the current and of the best placement; `FITS`: 1 if the best one fits;
+            `EXCESS`: excess of the current one over capacity, in shares of devices; `PRICE_S`: its price in seconds.
         random: [1] state of the random numbers.
     """
 
@@ -128,7 +126,7 @@ class Position(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Rules of the search: shares of moves, capacities, and the score of a failure.
+    """Parameters of the search.
 
     Attributes:
         shares: see `propose`.
@@ -159,11 +157,10 @@ _walk = types.float64(
 
 @njit(_walk, cache=True, nogil=True)
 def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, factor):  # type: ignore[no-untyped-def]
-    """`count` evaluations by `evaluate` with `arguments`. Returns the sum of the scores, seconds, of the placements it was at.
+    """Make `count` evaluations. Returns the sum of the scores (`Evaluator.scores`) of the current placements, in seconds.
 
-    Scores are those of `Evaluator.scores`. `temperature` is in seconds, before the first of these evaluations; each
-    multiplies it by `factor`. The other arguments are of the classes of the same names; `at` is a `Position`, `hood` a
-    `Neighbourhood`.
+    `evaluate` is called with `arguments`. `temperature` is in seconds; each evaluation multiplies it by `factor`. `at` is a
+    `Position`, `hood` a `Neighbourhood`; the other arguments have the classes of their names.
     """
     ints, floats = arguments.ints, arguments.floats
     device, priority, random, energy = at.device, at.priority, at.random, at.energy
@@ -171,7 +168,7 @@ def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, fa
     peak = np.empty(len(rules.memory_bytes))
     traced = flow.tasks > 0
     log.counts[PATH] = 0
-    if traced:  # the placement before these evaluations: its value is known, so it is not counted
+    if traced:  # the current placement, whose value is known: this evaluation does not count
         evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         read_path(flow, work_ints, log)
     total = 0.0
@@ -182,7 +179,7 @@ def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, fa
                 break
         value = evaluate(device, priority, ints, floats, work_ints, work_floats, peak)
         over = _excess(peak, rules.memory_bytes)
-        if value == math.inf:  # as `local_search.excess` takes a failure
+        if value == math.inf:  # a failure, as in `local_search.excess`
             value, over = rules.failing_s, FAILURE
         before, fitted = energy[BEST], energy[FITS]
         if step(random, energy, value, over, temperature):
@@ -194,7 +191,7 @@ def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, fa
             undo(device, priority, log)
         if lost(energy, temperature):
             go_back(at)
-            log.counts[PATH] = 0  # its critical path is not known
+            log.counts[PATH] = 0  # the critical path of the best placement is not known
         total += energy[CURRENT] if energy[EXCESS] == 0.0 else rules.failing_s
         temperature *= factor
     return total

@@ -58,16 +58,6 @@ def random_layers(seed: int = 0, width: int = 8, depth: int = 8) -> Graph:
     return b.build()
 
 
-def wide() -> Problem:
-    """Ten activations of 10 MB are alive together; each of two devices holds six of them."""
-    b = GraphBuilder("wide")
-    leaves = [t for i in range(10) for t in b.add(f"leaf{i}", outputs=[10_000_000], flops=1e6)]
-    b.add("root", inputs=leaves[:1], outputs=[4], flops=1e12)
-    for i in range(1, 10):
-        b.add(f"late{i}", inputs=[leaves[i]], outputs=[4], flops=1e9)
-    return Problem.of(b.build(), machine(2, memory_bytes=60_000_000))
-
-
 def tight(gpus: int = 2) -> Problem:
     """One device is fastest, and lacks one percent of the memory unless leaves are used up before all others are made."""
     b = GraphBuilder("tight")

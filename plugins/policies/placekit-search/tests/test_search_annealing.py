@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,16 @@ from placekit_search.annealing import Annealing
 from placekit_search.local_search import LocalSearch, SearchContext
 from placekit_search.move_kinds import ANNEALING, KINDS
 from placekit_search.neighbourhood import neighbourhood
-from placekit_search.starts import list_schedules
 from placekit_search.walk import BEST
 from search_helpers import (
     machine,
     open_simulator,
-    random_layers,
-    rows,
     search,
-    stopped_and_resumed,
     task_of,
     tight,
-    wide,
 )
 
-from placekit_core import BudgetExhausted, Cluster, Graph, GraphBuilder, Placements, Problem
+from placekit_core import Cluster, Graph, GraphBuilder, Placements, Problem
 from placekit_core.run.evaluator import BudgetedEvaluator
 
 
@@ -50,60 +44,6 @@ def test_finds_a_planted_optimum() -> None:
     evaluate = anneal(problem)
     assert evaluate.best is not None
     assert evaluate.best.value_s == pytest.approx(problem.group_s[:, 0].sum() / 2, rel=1e-12)
-
-
-def test_improves_on_every_list_schedule() -> None:
-    problem = Problem.of(random_layers(), machine(4))
-    evaluate = anneal(problem)
-    starts = evaluate.history[0][2]
-    assert evaluate.best is not None
-    assert evaluate.best.value_s < 0.97 * starts
-    assert evaluate.evaluations == 3000, "the budget is used, and not exceeded"
-
-
-def test_never_worse_than_its_starts() -> None:
-    problem = Problem.of(random_layers(3), machine(3))
-    starts = list_schedules(problem, 16, np.random.default_rng(0))
-    values = open_simulator(problem).evaluate(starts).value_s
-    evaluate = anneal(problem, budget=200)
-    assert evaluate.best is not None
-    assert evaluate.best.value_s <= values.min()
-
-
-def test_same_seed_same_bits_and_another_seed_another_search() -> None:
-    problem = Problem.of(random_layers(), machine(4))
-    a, b, c = (anneal(problem, seed=s) for s in (1, 1, 2))
-    assert [r[2:] for r in a.history] == [r[2:] for r in b.history]
-    assert a.best is not None
-    assert b.best is not None
-    assert a.best.placement.same_as(b.best.placement)
-    assert [r[2:] for r in a.history] != [r[2:] for r in c.history]
-
-
-def test_resumes_to_the_last_bit() -> None:
-    problem = Problem.of(random_layers(), machine(4))
-    whole = anneal(problem, budget=9000)
-    again = stopped_and_resumed(Annealing(), problem, 9000, 4000)
-    assert rows(again) == rows(whole)
-    assert whole.best is not None
-    assert again.best is not None
-    assert again.best.placement.same_as(whole.best.placement)
-
-
-def test_budget_in_seconds_ends() -> None:
-    task = task_of(Problem.of(random_layers(), machine(4)), seconds=0.3)
-    with contextlib.suppress(BudgetExhausted):
-        Annealing().place(task, np.random.default_rng(0))
-    assert task.evaluate.best is not None
-    assert task.evaluate.ledger.seconds < 10
-
-
-def test_one_device_and_one_operation() -> None:
-    one = GraphBuilder("one")
-    one.add("a", flops=1e9)
-    for graph, devices in ((one.build(), 3), (random_layers(), 1)):
-        evaluate = anneal(Problem.of(graph, machine(devices)), budget=50)
-        assert evaluate.best is not None
 
 
 def test_keeps_the_best_that_fits_when_not_fitting_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,22 +81,3 @@ def test_crosses_placements_that_do_not_fit(temperature_s: float) -> None:
     assert best < start / 5
     assert chain.at.energy[BEST] == best
     np.testing.assert_array_equal(chain.at.best_device, 1 - small)
-
-
-def test_memory_of_the_moves_grows_with_the_graph_only() -> None:
-    b = GraphBuilder("long")
-    t = b.source("x", 8, op_type="input")
-    for i in range(5000):
-        [t] = b.add(f"op{i}", inputs=[t], outputs=[8], module="all")
-    problem = Problem.of(b.build(), machine(2))
-    moves = neighbourhood(problem)
-    assert sum(np.asarray(part).size for part in moves) < 25 * problem.g
-    last = int(moves.tree_first[problem.g - 1])
-    assert moves.tree_end[problem.g - 1] - last == problem.g, "the whole chain is the last operation's cluster"
-
-
-def test_finds_what_fits_when_its_starts_do_not() -> None:
-    problem = wide()
-    evaluate = anneal(problem, budget=2000, temperature_start=0.05)
-    assert evaluate.best is not None
-    assert (evaluate.best.peak_bytes <= 60_000_000).all()

@@ -33,27 +33,6 @@ def layered(graph: Graph, memory_bytes: int = 2**40, bytes_per_s: float = 1e9) -
     )
 
 
-def test_operations_one_by_one_have_no_layer_groups() -> None:
-    graph = decoder()
-    assert layer_groups(layered(graph)) is not None
-    b = GraphBuilder("two kernels in each layer")
-    for i in range(8):
-        b.add(f"{i}", outputs=[4], module=f"h.{i // 2}")
-    assert layer_groups(Problem.of(b.build(), machine())) is None
-    assert layer_groups(Problem.of(GraphBuilder("none").build(), machine())) is None
-
-
-def test_runs_of_layers() -> None:
-    layers = layer_groups(layered(decoder()))
-    assert layers is not None
-    device = np.zeros(LAYERS + 2, np.int16)
-    assert layers.is_contiguous(device)
-    device[layers.group[5:]] = 1
-    assert layers.is_contiguous(device)
-    device[layers.group[-1]] = 0
-    assert not layers.is_contiguous(device)
-
-
 def test_a_zigzag_becomes_one_run_for_each_device() -> None:
     problem = layered(decoder(), memory_bytes=8 * 10**6)
     task = task_of(problem, 300)

@@ -10,7 +10,6 @@ from placekit_testing.contract import Make
 
 
 class TestAnnealing(PolicyContract):
-    resumable = True
     finds_optimum = True
 
     @pytest.fixture
@@ -19,7 +18,6 @@ class TestAnnealing(PolicyContract):
 
 
 class TestPortfolio(PolicyContract):
-    resumable = True
     finds_optimum = True
 
     @pytest.fixture

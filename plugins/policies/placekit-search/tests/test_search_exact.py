@@ -7,7 +7,6 @@ import itertools
 import os
 import sys
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,8 +129,13 @@ def everything(problem: Problem, session: Session) -> tuple[Placements, np.ndarr
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("seed", mostly_slow(range(8), range(2)))
-def test_value_and_bound_enclose_the_best_of_all_placements(name: str, seed: int) -> None:
+@pytest.mark.parametrize("seeds", mostly_slow((2, 8), (2,)))
+def test_value_and_bound_enclose_the_best_of_all_placements(name: str, seeds: int) -> None:
+    for seed in range(seeds):
+        check_value_and_bound(name, seed)
+
+
+def check_value_and_bound(name: str, seed: int) -> None:
     rng = np.random.default_rng([sorted(BACKENDS).index(name), seed])
     problem = random_problem(rng, trains=name != "step, inference" and bool(seed % 2))
     task = task_of(problem, name)
@@ -153,9 +157,13 @@ def test_value_and_bound_enclose_the_best_of_all_placements(name: str, seed: int
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@pytest.mark.parametrize("seed", mostly_slow(range(8), range(2)))
-def test_loads_are_never_more_than_values(name: str, seed: int) -> None:
+def test_loads_are_never_more_than_values(name: str) -> None:
     """And every placement that fits, with its devices renamed, is a solution of the program."""
+    for seed in range(3):
+        check_loads(name, seed)
+
+
+def check_loads(name: str, seed: int) -> None:
     from ortools.sat.python import cp_model
 
     rng = np.random.default_rng([7, sorted(BACKENDS).index(name), seed])
@@ -240,30 +248,6 @@ def test_same_seed_same_bits_and_resumes(monkeypatch: pytest.MonkeyPatch) -> Non
         assert again.evaluate.proven_s == whole.evaluate.proven_s
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(SAMPLES is None, reason="PLACEKIT_SAMPLES, a folder with published graphs, is not set")
-@pytest.mark.parametrize(
-    ("file", "optimum_ms", "limit", "proves"),
-    [
-        ("layer_bert24_training", 39.790, 20.0, True),
-        ("operator_bert3_inference", 21.908, 20.0, True),
-        ("layer_bert24_inference", 17.715, 3.0, False),
-    ],
-)
-def test_reaches_the_published_optima(file: str, optimum_ms: float, limit: float, proves: bool) -> None:
-    entry = installed().get("importer", "msr")
-    path = Path(str(SAMPLES)) / "msr" / "throughput" / f"{file}.json"
-    [program] = entry.build(entry.component.config(path=str(path))).load()
-    task = task_of(Problem.of(program.graph, program.cluster, None, program.costs), "max_load")
-    Exact(deterministic_limit=limit).place(task, np.random.default_rng(0))
-    assert task.evaluate.best is not None
-    assert task.evaluate.proven_s is not None
-    assert task.evaluate.best.value_s == pytest.approx(optimum_ms / 1e3, abs=6e-7)
-    assert task.evaluate.proven_s <= task.evaluate.best.value_s
-    if proves:
-        assert task.evaluate.proven_s == pytest.approx(optimum_ms / 1e3, rel=1e-4)
-
-
 def test_ortools_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ortools", None)
     with pytest.raises(PlacekitError, match="needs OR-tools") as error:
@@ -272,8 +256,6 @@ def test_ortools_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestExact(PolicyContract):
-    resumable = True
-
     @pytest.fixture
     def make(self) -> Make:
         return partial(Exact, deterministic_limit=0.05)

@@ -12,7 +12,7 @@ from placekit_search.move_kinds import ANNEALING
 from placekit_search.neighbourhood import flow
 from placekit_search.options import PortfolioOptions
 from placekit_search.portfolio import Portfolio, _Race
-from placekit_search.starts import FACTORS, LEVELLED, levelled
+from placekit_search.starts import FACTORS, LEVELLED, Start, levelled
 from placekit_testing.strategies import Case, problems, random_placements
 from search_helpers import machine, random_layers, search, task_of
 
@@ -52,14 +52,6 @@ def test_levels_are_the_longest_paths_of_a_placement(case: Case) -> None:
         np.testing.assert_allclose(levels(problem, device, factor), expected, rtol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
-@given(case=problems(max_n=24, max_devices=1))
-def test_on_one_device_they_are_the_levels_without_transfers(case: Case) -> None:
-    problem = case.problem
-    expected = group_priority(problem, b_level(problem, communication=0.0))
-    np.testing.assert_allclose(levels(problem, np.zeros(problem.g, np.int16), 3.0), expected, rtol=1e-6)
-
-
 def crossing() -> Problem:
     """Two chains that begin on one device; only one of them crosses a link, and all devices are given.
 
@@ -77,7 +69,7 @@ def crossing() -> Problem:
 def test_starts_get_the_priorities_of_their_devices() -> None:
     task = task_of(crossing(), 40)
     starts = _Race(task, PortfolioOptions(starts={}), {}, 1)._starts(np.random.default_rng(0), None)
-    assert starts[0][0] == pytest.approx(4.0, rel=1e-3)
+    assert starts[0].value_s == pytest.approx(4.0, rel=1e-3)
 
 
 def test_a_move_gives_priorities_by_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +86,7 @@ def test_levelled_starts_are_the_best_few_with_other_devices() -> None:
     problem = Problem.of(crossing().graph, machine(2, 1, flops_per_s=1e9))
     rng = np.random.default_rng(0)
     rows = [random_placements(rng, problem, 1).device[0] for _ in range(40)]
-    starts = [(float(i % 20), float(i % 20 == 0), rows[i % 20], None, i) for i in range(40)]
+    starts = [Start(float(i % 20), float(i % 20 == 0), rows[i % 20], None, i) for i in range(40)]
     distinct = {row.tobytes() for row in rows[:20]}
     for budget, most, expected in ((10_000, LEVELLED, LEVELLED), (10_000, 3, 3), (300, LEVELLED, 3), (1, LEVELLED, 0)):
         batch, level = levelled(task_of(problem, budget), flow(problem, None), starts, most)

@@ -33,23 +33,6 @@ def test_a_cut_is_where_little_is_sent() -> None:
     assert (0, 0, 0, 1, 1, 1) in split
 
 
-def test_cuts_are_as_many_as_asked_for_and_allowed() -> None:
-    problem = two_nets()
-    cuts = Cuts(problem)
-    for count in (0, 1, 40, 200):
-        found = cuts.placements(cuts.first(count))
-        assert len(found) <= count
-        assert found.device.shape == (len(found), problem.g)
-        for row in found.device:
-            assert problem.allowed[np.arange(problem.g), row].all()
-
-
-def test_cuts_use_every_number_of_devices() -> None:
-    problem = Problem.of(two_nets().graph, machine(8))
-    cuts = Cuts(problem)
-    assert {len(set(row.tolist())) for row in cuts.placements(cuts.first(128)).device} >= {2, 4, 6}
-
-
 def test_borders_slide_to_a_cut_that_fits() -> None:
     """A cut of two devices is the better the closer it is to one of two or more groups further on; the ones before do not fit."""
     problem = two_nets(2**40, layers=40)
@@ -64,7 +47,8 @@ def test_borders_slide_to_a_cut_that_fits() -> None:
         for row in some.device:
             here, third = int((row == cuts.fastest[0]).sum()), bool((row == cuts.fastest[2]).any())
             asked.append(here)
-            rows.append((9.0 if third else 2.0 + abs(here - target) / 100, 0.001 * (here < target), row, None, 0))
+            value_s = 9.0 if third else 2.0 + abs(here - target) / 100
+            rows.append(Start(value_s, 0.001 * (here < target), row, None, 0))
         return rows
 
     found = cut(problem, 64, measure, lambda: False)
@@ -82,29 +66,12 @@ def test_nothing_to_cut() -> None:
         assert cut(problem, 8, lambda some: pytest.fail("measured"), lambda: False) == []
 
 
-def test_cuts_end_once_there_are_enough() -> None:
-    problem, parts = two_nets(2**40, layers=40), list[int]()
-
-    def measure(some: Placements) -> list[Start]:
-        parts.append(len(some))
-        return [(1.0, 0.0, row, None, 0) for row in some.device]
-
-    found = cut(problem, 64, measure, lambda: len(parts) == 3)
-    assert len(parts) == 3
-    assert len(found) == sum(parts)
-
-
 def test_only_faster_starts_that_do_not_fit_count_once_each() -> None:
     a, b, c = (np.full(3, d, np.int16) for d in range(3))
-    rows = [
-        (2.0, 0.0, a, None, 0),
-        (1.0, 0.5, b, None, 0),
-        (1.0, 0.5, b, None, 0),
-        (1.2, 0.1, c, None, 0),
-        (3.0, 0.1, a, None, 0),
-        (1.0, 9.0, a, None, 0),  # a failure
-    ]
-    assert [row[0] for row in too_large(rows)] == [1.2, 1.0]
+    failure = (1.0, 9.0, a)
+    measured = [(2.0, 0.0, a), (1.0, 0.5, b), (1.0, 0.5, b), (1.2, 0.1, c), (3.0, 0.1, a), failure]
+    rows = [Start(value_s, over, device, None, 0) for value_s, over, device in measured]
+    assert [start.value_s for start in too_large(rows)] == [1.2, 1.0]
     assert too_large(rows[:1]) == []
 
 
@@ -114,10 +81,11 @@ def test_repaired_starts_fit() -> None:
     device = np.zeros(problem.g, np.int16)
     measured = task.evaluate(Placements.of(device[None]))
     assert not measured.fits[0]
-    [start] = repaired(task, [(float(measured.value_s[0]), 0.5, device, None, 0)], 50, lambda: False)
-    assert task.evaluate(Placements.of(start[2][None])).fits[0]
-    assert repaired(task, [(1.0, 0.5, device, None, 0)], 50, lambda: True) == []
-    assert repaired(task, [(1.0, 0.5, device, None, 0)], 3, lambda: False) == []
+    large = [Start(float(measured.value_s[0]), 0.5, device, None, 0)]
+    [start] = repaired(task, large, 50, lambda: False)
+    assert task.evaluate(Placements.of(start.device[None])).fits[0]
+    assert repaired(task, large, 50, lambda: True) == []
+    assert repaired(task, large, 3, lambda: False) == []
 
 
 @pytest.mark.parametrize(("memory_bytes", "binds"), [(4 * 10**9, True), (2**40, False)])

@@ -12,7 +12,7 @@ from placekit_search.portfolio import Portfolio
 from placekit_search.roles import CALLS, CHUNK, role_chains, roles
 from search_helpers import machine, random_layers, rows, search, stopped_and_resumed, task_of
 
-from placekit_core import BudgetExhausted, Graph, GraphBuilder, Grouping, Problem, Task
+from placekit_core import BudgetExhausted, Graph, GraphBuilder, Problem, Task
 
 CELLS = 5
 
@@ -71,28 +71,9 @@ def test_a_role_is_a_module_and_a_phase_in_all_calls() -> None:
     assert role.max() + 1 == len(parts) * CELLS + 1  # and the input
 
 
-def test_groups_that_hold_several_roles_unite_them() -> None:
-    graph = recurrent()
-    group = np.arange(graph.n, dtype=np.int32)
-    first, second = graph.op_name.index("cell0@0"), graph.op_name.index("cell1@4/slope")
-    group[second] = group[first]
-    grouping = Grouping(np.unique(group, return_inverse=True)[1].astype(np.int32))
-    problem = a_problem()
-    alone, joined = roles(problem), roles(Problem(graph, grouping, problem.cluster, problem.costs))
-    assert alone is not None
-    assert joined is not None
-    assert joined.max() == alone.max() - 1
-    assert joined[grouping.group_of[graph.op_name.index("cell0@7")]] == joined[grouping.group_of[second]]
-
-
 def test_without_calls_that_repeat_there_are_no_roles() -> None:
     for graph in (random_layers(), recurrent(CALLS - 1)):  # without modules; with few calls
         assert roles(Problem.of(graph, machine(3))) is None
-
-
-def test_without_roles_the_search_is_the_same() -> None:
-    problem = Problem.of(random_layers(), machine(3))
-    assert rows(search(Portfolio(), problem, 1500)) == rows(search(Portfolio(role_share=0), problem, 1500))
 
 
 def test_roles_find_what_single_moves_do_not() -> None:
@@ -103,11 +84,6 @@ def test_roles_find_what_single_moves_do_not() -> None:
         assert best is not None
         values.append(best.value_s)
     assert values[0] < 0.9 * values[1]
-
-
-def test_the_budget_is_used_and_no_more() -> None:
-    for budget in (1, 2, 3, 50, 333):
-        assert search(Portfolio(), a_problem(), budget).evaluations == budget
 
 
 @pytest.mark.parametrize("budget", [60, 3000])
@@ -127,21 +103,6 @@ def test_roles_take_their_share_and_no_more(budget: int, monkeypatch: pytest.Mon
     assert used > 0.3 * before or (used == 0 and 0.35 * before < CHUNK)
 
 
-def test_one_device_leaves_nothing_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placekit_search.portfolio.role_chains", lambda *rest: pytest.fail("nothing can move"))
-    assert search(Portfolio(), Problem.of(recurrent(), machine(1)), 300).best is not None
-
-
-def test_few_roles_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where groups unite roles, the search over three devices of one role took a third of the budget."""
-    asked = []
-    monkeypatch.setattr("placekit_search.portfolio.role_chains", lambda *rest: asked.append(rest) or [])
-    for count in (3, 4):
-        monkeypatch.setattr("placekit_search.portfolio.roles", lambda p, k=count: np.arange(p.g) % k)
-        search(Portfolio(), a_problem(), 300)
-        assert len(asked) == count - 3
-
-
 def test_what_only_other_devices_may_run_is_another_role() -> None:
     b = GraphBuilder("pinned")
     [before] = b.add("begin", outputs=[1000], flops=1e9)
@@ -157,50 +118,12 @@ def test_what_only_other_devices_may_run_is_another_role() -> None:
     assert problem.allowed[np.arange(problem.g), best.placement.device].all()
 
 
-def test_groups_that_no_device_may_run_together_stay_alone() -> None:
-    b = GraphBuilder("pinned")
-    [before] = b.add("begin", outputs=[1000], flops=1e9)
-    for t in range(6):
-        for part, allowed in (("fast", "gpu"), ("free", ""), ("slow", "cpu")):
-            [before] = b.add(
-                f"{part}@{t}", inputs=[before], outputs=[1000], flops=1e9, module=part, call=t, allowed=allowed
-            )
-    graph = b.build()
-    group = np.arange(
-        graph.n, dtype=np.int32
-    )  # each of two groups has a free operation and one with a choice of devices
-    for first, second in (("fast@0", "free@0"), ("slow@1", "free@1")):
-        group[graph.op_name.index(first)] = group[graph.op_name.index(second)]
-    grouping = Grouping(np.unique(group, return_inverse=True)[1].astype(np.int32))
-    whole = Problem.of(graph, machine(2, 2))
-    problem = Problem(graph, grouping, whole.cluster, whole.costs)
-    role = roles(problem)
-    assert role is not None
-    assert role.max() + 1 == problem.g
-    assert search(Portfolio(starts={}), problem, 300).best is not None
-
-
 @pytest.mark.slow
 def test_threads_and_a_stop_change_no_bit() -> None:
     problem = a_problem(40)
     one, two = (search(Portfolio(threads=t), problem, 6000) for t in (1, 3))
     assert rows(one) == rows(two)
     assert rows(stopped_and_resumed(Portfolio(), problem, 6000, 2500)) == rows(one)
-
-
-def test_seconds_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(a_problem(40), seconds=2)  # a busy machine takes most of a second to begin
-    left: list[float] = []
-    monkeypatch.setattr(
-        "placekit_search.portfolio.role_chains",
-        lambda *rest: (role_chains(*rest), left.append(task.evaluate.progress))[0],
-    )
-    task.evaluate.ledger.start()
-    with contextlib.suppress(BudgetExhausted):
-        Portfolio(starts={}).place(task, np.random.default_rng(0))
-    assert task.evaluate.best is not None
-    assert len(left) == 1
-    assert left[0] < 1  # something is left for single moves
 
 
 def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: pytest.MonkeyPatch) -> None:

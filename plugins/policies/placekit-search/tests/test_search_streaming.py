@@ -11,7 +11,6 @@ from placekit_search.move_kinds import KINDS
 from placekit_search.moves import new_log, propose, undo
 from placekit_search.neighbourhood import flow, neighbourhood
 from placekit_search.portfolio import Portfolio
-from placekit_search.streaming import LEVELS, streamed
 from search_helpers import machine
 
 from placekit_core import (
@@ -19,7 +18,6 @@ from placekit_core import (
     Cluster,
     Graph,
     GraphBuilder,
-    Grouping,
     Ledger,
     Policy,
     Problem,
@@ -92,26 +90,6 @@ def test_what_exceeds_the_memory_is_streamed(policy: type[Policy]) -> None:
     assert best.peak_bytes[GPU] <= 1e9
 
 
-def test_nothing_is_streamed_where_everything_fits() -> None:
-    problem = Problem.of(decoder(8), computer(10**9))
-    best = found(Portfolio(), problem, 1, 500).best
-    assert best is not None
-    assert (best.placement.device == GPU).all()
-
-
-def test_groups_of_layers_stream_too() -> None:
-    """The groups that the engine makes: layers, and the parameters of each; the same from Python and with fewer groups."""
-    graph = decoder()
-    keys = [".".join(m.split(".")[:2]) if m else "tokens" for m in graph.module.tolist()]
-    names = tuple(dict.fromkeys(keys))
-    grouping = Grouping(np.asarray([names.index(k) for k in keys], np.int32), names).sources_apart(graph)
-    problem = Problem.of(graph, computer(10**9), grouping)
-    assert problem.g == 1 + 2 * 24
-    best = found(Annealing(), problem, 1).best
-    assert best is not None
-    assert best.value_s < 1.25 * 0.14
-
-
 def test_place_makes_groups_of_parameters_where_the_backend_streams() -> None:
     pytest.importorskip("placekit_grouping")
     given = {"cluster": computer(10**9), "policy": "annealing", "budget": 500}
@@ -121,30 +99,6 @@ def test_place_makes_groups_of_parameters_where_the_backend_streams() -> None:
     assert "weights of h.3" in result.problem.grouping.names
     apart = place(decoder(), grouper=module, backend="simulator", **given)
     assert "weights of h.3" not in apart.problem.grouping.names
-
-
-@pytest.mark.parametrize("gpus", [1, 3])
-def test_starts_fill_the_share_and_spread_the_rest(gpus: int) -> None:
-    problem = Problem.of(decoder(), computer(10**9, gpus))
-    rows = streamed(problem, 1, 100).device
-    assert len(rows) == len(LEVELS) * 2 * min(gpus + 1, 4)
-    assert len(streamed(problem, 1, 3)) == 3
-    graph, weights = problem.graph, np.flatnonzero(~problem.graph.kernel)
-    held = [np.bincount(row[weights], graph.persistent_bytes[weights], gpus + 1) for row in rows]
-    room = 1e9 - 1e8 - 2e4  # one device computes, with copies of two weights and two activations
-    assert room - 1.5e8 < held[0][0] <= room
-    stays = np.flatnonzero(rows[0][weights] == GPU)
-    assert np.diff(stays).max() <= 4, "what stays is spread evenly"
-
-
-def test_starts_respect_device_types() -> None:
-    b = GraphBuilder("types")
-    w, v = b.source("w", 100), b.source("v", 100)
-    x = b.add("lookup", inputs=[w], outputs=[4], allowed="cpu", flops=1.0)
-    b.add("product", inputs=[*x, v], flops=1.0, allowed="gpu")
-    problem = Problem.of(b.build(), computer(10**9))
-    for row in streamed(problem, 1, 100).device:
-        problem.placement(row)
 
 
 def test_offloaded_parameters_stay_where_their_readers_move() -> None:

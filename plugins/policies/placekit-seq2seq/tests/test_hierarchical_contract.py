@@ -12,8 +12,6 @@ SMALL = {"grouper_hidden": 8, "hidden": 8, "attention": 4, "type_size": 4, "type
 
 
 class TestHierarchical(LearnablePolicyContract):
-    recomputes_log_prob = True
-    reports_kl = False
     step = 3e-3
 
     @pytest.fixture
@@ -23,8 +21,6 @@ class TestHierarchical(LearnablePolicyContract):
 
 class TestMoreGroupsThanOperations(LearnablePolicyContract):
     short = True
-    recomputes_log_prob = True
-    reports_kl = False
     step = 3e-3
 
     @pytest.fixture

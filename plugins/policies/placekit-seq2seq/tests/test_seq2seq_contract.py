@@ -12,9 +12,6 @@ SMALL = {"hidden": 8, "attention": 4, "type_size": 4, "type_buckets": 16}
 
 
 class TestSeq2Seq(LearnablePolicyContract):
-    recomputes_log_prob = True
-    reports_kl = True
-
     @pytest.fixture
     def make(self):
         return partial(Seq2Seq, **SMALL, aligned=True)
@@ -22,8 +19,6 @@ class TestSeq2Seq(LearnablePolicyContract):
 
 class TestUnaligned(LearnablePolicyContract):
     short = True
-    recomputes_log_prob = True
-    reports_kl = True
 
     @pytest.fixture
     def make(self):

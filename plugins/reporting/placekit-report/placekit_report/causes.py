@@ -1,8 +1,8 @@
-"""Why everything of a schedule started when it did, and its critical path.
+"""Why each event of a schedule started when it did, and the critical path.
 
-The cause of an event is the event at whose end it started: the one that produced or brought its last input, or that released its
-device or link. The critical path is the chain of causes that leads to the event which ends last. A simulator says the causes
-itself (`placekit_scheduling.Trace`); elsewhere `derived_causes` takes them from the times.
+The cause of an event is the event that it waited for last: it produced or delivered the last input, or released the device or
+link. The critical path is the chain of causes of the event that ends last. Simulators record causes
+(`placekit_scheduling.Trace`); for other schedules `derived_causes` infers them from the times.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ CLOCKS_S = 2e-5
 
 @dataclass(frozen=True, eq=False)
 class Causes:
-    """Why m events started, and the c of them that are the critical path. Events have the numbers of `events.Events`.
+    """Causes of the m events of a schedule, numbered as in `events.Events`, and the critical path.
 
     Attributes:
-        cause: [m] the event at whose end each event started; -1: none.
-        why: [m] index into `WHY`: a sentence that lacks the name of the cause.
+        cause: [m] the event that each event waited for last, or -1.
+        why: [m] index into `WHY`, a sentence that ends with the name of the cause.
         critical: [c] events of the critical path, in order of time.
         part_name, part_s: the parts of the critical path, most seconds first: `computing on DEVICE`, `FROM -> TO`,
             `launch overhead` (of estimated seconds), `waiting`. They add up to the end of the schedule.
-        derived: the causes are taken from the times, so they are what fits best, not what the backend says.
+        derived: the causes were inferred from the times, not recorded by the backend.
     """
 
     cause: NDArray[np.int32]
@@ -53,8 +53,8 @@ def explain(
 ) -> Causes:
     """The causes of a schedule.
 
-    With the `placement` and the `session` that made the schedule, they are the backend's own, if it has a trace; else they are
-    derived. `measured`: the times come from clocks. Raises BackendError if trace and schedule disagree.
+    Pass the `placement` and the `session` of the schedule to use the backend's trace, if it has one; otherwise causes are
+    inferred from the times. `measured`: the times come from clocks. Raises BackendError if trace and schedule disagree.
     """
     events = Events.of(problem, schedule)
     kernel = None if session is None or placement is None or schedule.spans is not None else session.kernel()
@@ -83,10 +83,10 @@ def explain(
 
 
 def derived_causes(events: Events, slack_s: float = 0.0) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-    """[m] cause and [m] reason of each event, from the times alone: of what could have held it back, what ended last.
+    """[m] cause and [m] reason of each event, inferred from the times: the latest event that it could have waited for.
 
-    A computation may have waited for transfers to its device and for computations there; a transfer for computations on its
-    source, and for transfers between the same devices. A cause may end up to `slack_s` after the start.
+    A computation can wait for transfers to its device and for computations there, a transfer for computations on its source
+    and for transfers between the same devices. A cause may end up to `slack_s` after the start.
     """
     start, end = events.start_s.tolist(), events.end_s.tolist()
     device, to = events.device.tolist(), events.to.tolist()
@@ -110,7 +110,7 @@ def derived_causes(events: Events, slack_s: float = 0.0) -> tuple[NDArray[np.int
         for key, reason in choices:
             rows = ended.get(key, [])
             at = bisect_right(rows, (start[i] + slack_s, np.inf, 0)) - 1
-            while at >= 0 and rows[at] >= (end[i], start[i], i):  # so that no chain of causes is a circle
+            while at >= 0 and rows[at] >= (end[i], start[i], i):  # keeps chains of causes free of cycles
                 at -= 1
             if at >= 0 and rows[at][0] > latest:
                 latest, cause[i], why[i] = rows[at][0], rows[at][2], reason
@@ -118,7 +118,7 @@ def derived_causes(events: Events, slack_s: float = 0.0) -> tuple[NDArray[np.int
 
 
 def copies_of(problem: Problem, schedule: Schedule, run: Traced) -> NDArray[np.int64]:
-    """[x] the received copy of `run` that each transfer of the schedule is. Raises BackendError if they do not agree."""
+    """[x] the received copy in `run` of each transfer in the schedule. Raises BackendError if they disagree."""
     start_s = run.start_s[run.copy_task]
     ours = np.lexsort((schedule.transfer_start_s, schedule.transfer_dst, schedule.transfer_tensor))
     theirs = np.lexsort((start_s, run.copy_dst, run.copy_tensor))
@@ -138,7 +138,7 @@ def copies_of(problem: Problem, schedule: Schedule, run: Traced) -> NDArray[np.i
 
 
 def _traced(problem: Problem, schedule: Schedule, run: Traced) -> tuple[NDArray[np.int32], NDArray[np.int8], int]:
-    """Cause and reason of each event, and the event that ended last, as the backend recorded them."""
+    """Recorded cause and reason of each event, and the event that ended last."""
     graph, n = problem.graph, problem.graph.n
     task = np.concatenate([np.arange(n), run.copy_task[copies_of(problem, schedule, run)]])
     device = np.concatenate([schedule.op_device, schedule.transfer_dst]).astype(np.int64)

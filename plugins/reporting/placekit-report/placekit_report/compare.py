@@ -21,7 +21,7 @@ PAGE = Path("compare.html")
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """One row per workload, machine, backend and policy; 1 if a result could not be read."""
+    """Print or write the comparison. Returns 1 if a result could not be read."""
     arguments = _parser().read(argv)
     shape = next((name for name in TABLES if getattr(arguments, name)), "json" if arguments.json else "")
     _check(arguments, shape)
@@ -32,13 +32,13 @@ def main(argv: list[str], registry: Registry) -> int:
     if not shape:
         show(table_rows)
     elif shape == "json":
-        _hand_over(json.dumps([r.data() for r in table_rows], indent=1) + "\n", arguments.out)
+        _write_or_print(json.dumps([r.data() for r in table_rows], indent=1) + "\n", arguments.out)
     elif not table_rows:
         raise RunError("none of these runs has finished, so there is no table", "`placekit compare DIR` says why")
     else:
         command = shlex.join(["placekit", "compare", *argv])
         out = arguments.out or (PAGE if shape == "html" else None)
-        _hand_over(_text(shape, table_rows, command, out, [*failed, *missing]), out)
+        _write_or_print(_text(shape, table_rows, command, out, [*failed, *missing]), out)
     show_troubles(failed, missing, sys.stderr if shape else sys.stdout)
     return int(damaged > 0)
 
@@ -58,7 +58,7 @@ def _parser() -> Parser:
 
 
 def _check(arguments: argparse.Namespace, shape: str) -> None:
-    """Raise ConfigError for options that do not go together."""
+    """Raise ConfigError for options that contradict each other."""
     if arguments.out and not shape:
         raise ConfigError("--out writes one format, and none is chosen", "give --csv, --md, --html or --json")
     if arguments.out and arguments.out.is_dir():
@@ -66,7 +66,7 @@ def _check(arguments: argparse.Namespace, shape: str) -> None:
 
 
 def _text(shape: str, table_rows: list[Row], command: str, out: Path | None, lost: Sequence[tuple[Path, str]]) -> str:
-    """The text of a format; `lost` are the jobs without a result."""
+    """The comparison in a format; `lost` are the jobs without a result."""
     if shape == "html":
         from placekit_report.page.comparison import comparison
 
@@ -76,8 +76,8 @@ def _text(shape: str, table_rows: list[Row], command: str, out: Path | None, los
     return FORMATS[shape](table_rows, command)
 
 
-def _hand_over(text: str, out: Path | None) -> None:
-    """Print the text, or write it to a file and say so. Raises RunError."""
+def _write_or_print(text: str, out: Path | None) -> None:
+    """Print the text or write it to a file. Raises RunError."""
     if out is None:
         sys.stdout.write(text)
         sys.stdout.flush()

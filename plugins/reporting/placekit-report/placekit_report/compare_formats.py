@@ -1,6 +1,6 @@
-"""The table of runs for papers: CSV and Markdown.
+"""The comparison as CSV and Markdown.
 
-The best median of rows that may be compared is bold where it is distinguishable from all others (ranking.py), and nowhere else.
+The best median is bold only if it is distinguishable from all others (compare_ranking.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHARED = {name: words for name, words in ONCE.items() if name != "policy"}
 def csv_table(table_rows: Sequence[Row], _command: str) -> str:
     """A line per row, with the fields of `--json`; numbers read back exactly. Names of columns that end with `_s`: seconds.
 
-    `seeds` is a list as in JSON, a missing value is empty, and `best` says whether the row is distinguishably the best.
+    `seeds` is a JSON list, a missing value is empty, and `best` marks a row that is distinguishably the best.
     """
     out = io.StringIO()
     lines = [row.data() | {"best": best} for row, best in zip(table_rows, winners(table_rows), strict=True)]
@@ -40,7 +40,7 @@ def _csv(value: object) -> str:
 
 
 def markdown(table_rows: Sequence[Row], _command: str) -> str:
-    """A table for each workload, machine and backend, with what all its rows share above it."""
+    """A table for each workload, machine and backend; values that all rows share stand above it."""
     parts = []
     for found in places(table_rows):
         shared, columns, cells = _varying(found)
@@ -56,7 +56,7 @@ def markdown(table_rows: Sequence[Row], _command: str) -> str:
 
 
 def _varying(found: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
-    """What all rows share, in words; and the columns and cells of the rest."""
+    """The values that all rows share, in words, and the columns and cells of the rest."""
     columns, cells = cells_of(found)
     same = [i for i, head in enumerate(columns) if head in _SHARED and len({row[i] for row in cells}) == 1]
     words = ", ".join(_SHARED[columns[i]].format(cells[0][i]) for i in same)

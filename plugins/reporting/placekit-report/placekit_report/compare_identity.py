@@ -1,4 +1,4 @@
-"""What two runs must share to stand in one row, and to be compared with one another."""
+"""Keys of runs: runs with one row key share a row, runs with one contest key may be compared."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from placekit_core.run.config import CHANGES_NO_RESULT
 
 def backend(result: Summary) -> str:
     """The backend of a run, with its objective: values of different ones are not comparable."""
-    told = "" if result.objective in ("makespan", result.backend) else f" ({result.objective})"
-    return result.backend + told
+    known = result.objective in ("makespan", result.backend)
+    return result.backend if known else f"{result.backend} ({result.objective})"
 
 
 def place_of(result: Summary) -> tuple[str, str, str]:
-    """Workload, machine and backend, as the user named them: the runs that a table shows together."""
+    """Workload, machine and backend as the user named them; a table shows one combination."""
     return result.workload, result.cluster, backend(result)
 
 
 def problems(result: Summary) -> dict[str, str]:
-    """Hashes of what was placed where, and by which code."""
+    """Hashes of machine, graphs, costs and code."""
     return {
         "cluster": result.cluster_fingerprint,
         "graph": " ".join(p.graph_fingerprint for p in result.programs),
@@ -30,14 +30,14 @@ def problems(result: Summary) -> dict[str, str]:
 
 
 def row_key(result: Summary) -> str:
-    """The key that the runs of a row share: all but the seed, options that change no result, and how things were named."""
+    """The key of a row: everything but the seed, names, and options that change no result."""
     named = CHANGES_NO_RESULT | {"seed", "importer", "workload", "cluster"}
     config = {k: v for k, v in result.config.items() if k not in named}
     return json.dumps([result.workload, result.status, *problems(result).values(), config], sort_keys=True)
 
 
 def contest_key(result: Summary) -> str:
-    """The key that runs share whose values may be compared: one program, machine, costs and backend."""
+    """The key of runs whose values may be compared: program, machine, costs and backend."""
     problem = problems(result)
     same = [*place_of(result), problem["cluster"], problem["graph"], problem["costs"]]
     return json.dumps([*same, result.config.get("backend")], sort_keys=True)

@@ -1,4 +1,4 @@
-"""Names of rows: the policy, and in what else the runs of a table differ."""
+"""Labels of rows: the policy, and the options in which the runs of a table differ."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ def labels(results: list[Summary], registry: Registry) -> list[str]:
     """Policies, with the choices and options in which runs on one program, machine and backend differ.
 
     If one run differs in a section, every run of the same place names its choice in it. Rows that would still have the same
-    label are numbered, such as those of another version of the code.
+    label are numbered, for example rows of two versions of the code.
     """
     found = []
     for r in results:
         rivals = [x for x in results if place_of(x) == place_of(r)]
         found.append(" ".join([r.policy, *_differences(r, rivals, registry)]))
-    alike: dict[tuple[str, ...], list[int]] = {}
+    same_label: dict[tuple[str, ...], list[int]] = {}
     for i, (r, label) in enumerate(zip(results, found, strict=True)):
-        alike.setdefault((*place_of(r), r.status, label), []).append(i)
-    for same in alike.values():
+        same_label.setdefault((*place_of(r), r.status, label), []).append(i)
+    for same in same_label.values():
         kinds = list(dict.fromkeys(row_key(results[i]) for i in same))
         for i in same if len(kinds) > 1 else ():
             found[i] += f" ({kinds.index(row_key(results[i])) + 1} of {len(kinds)})"
@@ -68,7 +68,7 @@ def _defaults(section: str, name: str, registry: Registry) -> list[dict[str, Any
 
 
 def _short(value: object) -> str:
-    """The text of an option's value: a long list as its first value and their number, other long texts without the middle."""
+    """An option's value as text; a long list as its first value and length, other long texts without the middle."""
     text = "default" if value is None else str(value)
     if len(text) <= 40:
         return text

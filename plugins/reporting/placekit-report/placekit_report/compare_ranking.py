@@ -1,4 +1,4 @@
-"""Which rows may be compared with one another, which of them is best, and whether that can be told from their seeds."""
+"""Ranks the rows that may be compared, and tests whether the best is distinguishable from the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placekit_report.compare_statistics import COVERAGE, ROUNDING, apart
 
 
 def contests(table_rows: Sequence[Row]) -> list[list[Row]]:
-    """The finished rows whose values may be compared, best first; where there are several."""
+    """Groups of at least two finished rows whose values may be compared, best first."""
     finished = [r for r in table_rows if r.median_s is not None and r.first.status == "finished"]
     finished.sort(key=lambda r: contest_key(r.first))
     groups = [sorted(g, key=lambda r: r.rank) for _, g in itertools.groupby(finished, lambda r: contest_key(r.first))]
@@ -51,12 +51,12 @@ def lead(contest: Sequence[Row]) -> str:
 
 
 def difference(contest: Sequence[Row]) -> str:
-    """The best row of a contest beside the next one, in words."""
+    """The best row of a contest compared with the next one, in words."""
     return f"{contest[0].label} {format_value(contest[0].median_s, contest[0].first.unit)}, {lead(contest)}"
 
 
 def verdict(contest: Sequence[Row]) -> str:
-    """The best row beside the next one, and whether its lead can be told from chance, in a sentence."""
+    """The best row compared with the next one, and whether the difference is distinguishable, as a sentence."""
     why = doubt(contest)
     return f"best: {difference(contest)}; {f'not distinguishable: {why}' if why else 'distinguishable from all others'}"
 

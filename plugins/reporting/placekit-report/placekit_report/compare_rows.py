@@ -21,9 +21,8 @@ from placekit_report.compare_statistics import Interval, median_interval
 class Row:
     """Runs that differ only in their seed. Times in seconds, medians over the runs that fit.
 
-    `folders` are those of `runs`, in the same order; empty if the runs are not in folders. `one_device_s` is the best baseline
-    on one device, of these runs and of those that may be compared with them; None if they have none. `one_device` is that
-    device; empty if it is not the same for all programs.
+    `folders` are the folders of `runs`, in the same order, or empty. `one_device_s` is the best baseline on one device, among
+    these runs and the runs that may be compared with them, or None. `one_device` is the device, or empty if programs differ.
     """
 
     label: str
@@ -42,7 +41,7 @@ class Row:
 
     @property
     def backend(self) -> str:
-        """Name of the backend, with its objective if that is no makespan, and marked if it measured."""
+        """Name of the backend, its objective unless that is the makespan, and `(measured)` if it measured."""
         return backend(self.first) + ("" if self.first.simulated else " (measured)")
 
     @property
@@ -62,7 +61,7 @@ class Row:
 
     @property
     def nothing(self) -> str:
-        """The text of a row in which no run has a value."""
+        """The text for a row without values."""
         return "failed" if any(r.error for r in self.runs) else "none fits"
 
     @property
@@ -123,7 +122,7 @@ class Row:
 
 
 def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[dict[Path, Summary], int]:
-    """The results at or below `folders`, and how many could not be read; these are named on stderr."""
+    """The results at or below `folders`, and the number of unreadable ones, which are named on stderr."""
     try:
         paths = find_runs(folders)
     except RunError:
@@ -146,7 +145,7 @@ def rows(results: Sequence[Summary], registry: Registry, folders: Sequence[Path]
     for i, result in enumerate(results):
         group = groups.setdefault(row_key(result), {})
         twin = (result.seed, result.value_s, result.evaluations)
-        if twin not in {(r.seed, r.value_s, r.evaluations) for r in group.values()}:  # a copy is no further evidence
+        if twin not in {(r.seed, r.value_s, r.evaluations) for r in group.values()}:  # skip duplicate runs
             group[i] = result
     named = labels([next(iter(g.values())) for g in groups.values()], registry)
     single = _single_devices(results)

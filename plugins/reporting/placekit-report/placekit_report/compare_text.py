@@ -51,7 +51,7 @@ def show(table_rows: list[Row]) -> None:
 
 
 def coverage(table_rows: Sequence[Row]) -> str:
-    """What the intervals of these rows mean; empty if there is none."""
+    """The probability that the intervals of these rows hold; empty without intervals."""
     found = {len(row.values): row.interval.coverage for row in table_rows if row.interval}
     of = [f"{100 * c:.4g}% with {n} seeds" for n, c in sorted(found.items())]
     return f"an interval holds the median with a probability of {', '.join(of)}" if of else ""
@@ -86,13 +86,13 @@ def _fits(columns: Sequence[str], cells: Sequence[Sequence[str]], once: Mapping[
 def without(
     columns: Sequence[str], cells: Sequence[Sequence[str]], *left_out: str
 ) -> tuple[list[str], list[list[str]]]:
-    """The columns and cells of a table but those of some columns."""
+    """The columns and cells of a table without some columns."""
     kept = [i for i, head in enumerate(columns) if head not in left_out]
     return [columns[i] for i in kept], [[row[i] for i in kept] for row in cells]
 
 
 def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The columns of a table, those of `TEXTS` first, and the cells of its rows."""
+    """The columns of a table, text columns first, and the cells of its rows."""
     columns: dict[str, Callable[[Row], str]] = {
         "workload": lambda row: row.first.workload,
         "cluster": lambda row: row.first.cluster,
@@ -127,7 +127,7 @@ def _signed(ratio: float) -> str:
 
 
 def name(row: Row) -> str:
-    """The row's label, with what is special about its runs."""
+    """The row's label, with the status of its runs and the number that do not fit."""
     special = [row.first.status] if row.first.status != "finished" else []
     if row.lost and row.values:
         special.append(f"{row.lost} of {len(row.seeds)} do not fit")
@@ -144,7 +144,7 @@ def extent(interval: Interval | None, unit: str) -> str:
 
 
 def best(contest: Sequence[Row]) -> str:
-    """The best row of a contest beside the next one, and what makes that uncertain."""
+    """The best row of a contest compared with the next one, and the reason if that is uncertain."""
     first, second = contest[0], contest[1]
     if first.lost or second.lost:
         row = first if first.lost else second

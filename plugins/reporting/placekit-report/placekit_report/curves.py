@@ -35,7 +35,7 @@ def curve(rows: Rows, seed: int, label: str = "") -> dict[str, Any]:
 
 
 def _kept(best: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Rows of a long history that its curve goes through."""
+    """The rows of a long history that are drawn."""
     known = np.r_[np.inf, np.where(np.isfinite(best), best, np.inf)]
     better = np.flatnonzero(known[1:] < known[:-1])
     spread = np.linspace(0, len(best) - 1, POINTS // 2).round().astype(np.int64)

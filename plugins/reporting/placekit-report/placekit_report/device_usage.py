@@ -1,4 +1,4 @@
-"""How long each device computes, and how many bytes it sends and receives in one step."""
+"""Seconds that each device computes, and bytes that it sends and receives, in one step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placekit_core import Problem, Schedule
 
 @dataclass(frozen=True, eq=False)
 class DeviceUsage:
-    """What each of D devices does in one step, of all its micro-batches if it has several.
+    """The use of D devices in one step, with all micro-batches.
 
     Attributes:
         busy_s: [D] seconds in which at least one operation runs; operations side by side count once.

@@ -1,4 +1,4 @@
-"""The data of `report.html`: plain JSON from a result. `page` shows it; docs/reference/report.md describes it.
+"""The data of `report.html`: plain JSON, made from a result and shown by `page`.
 
 Numbers that are in result.json are the same here. Times of events, and seconds of modules, are rounded to a nanosecond.
 """
@@ -52,13 +52,13 @@ class Simulation:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What is known of one program of a run.
+    """A program of a run.
 
     Attributes:
         summary, history: as in result.json and history.csv.
-        found: the objects; None if the program could not be opened again.
-        simulation: what can simulate the placement again, for causes and for what would change it; None if nothing can.
-        recorded: the schedule is a measured one.
+        found: problem, placement and schedule; None if the program could not be opened again.
+        simulation: simulates other placements and machines; None if there is no simulator.
+        recorded: the schedule was measured.
     """
 
     summary: ProgramSummary
@@ -115,7 +115,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _truth(run: Run) -> str:
-    """What was simulated with which costs, and what was measured."""
+    """A sentence about what was simulated, with which costs, and what was measured."""
     s = run.summary
     costs = _costs(run)
     if s.simulated:
@@ -134,7 +134,7 @@ def _truth(run: Run) -> str:
 
 
 def _costs(run: Run) -> str:
-    """Where the seconds of the operations come from."""
+    """The source of the operations' seconds."""
     shares = [p.measured_costs for p in run.summary.programs]
     share = sum(shares) / len(shares) if shares else 0.0
     if share in (0, 1):
@@ -176,7 +176,7 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
 
 
 def _of_another(part: Part, summary: Summary) -> list[str]:
-    """What a simulated timeline shows if it is not what the value says."""
+    """A note if the end of the simulated timeline is not the value."""
     assert part.found is not None
     assert part.found.schedule is not None
     end_s, own = duration(part.found.schedule.end_s), part.summary
@@ -211,11 +211,11 @@ def _analyses(part: Part, notes: list[str]) -> dict[str, Any]:
     assert schedule is not None
     assert placement is not None
     backend, session = (None, None) if simulation is None else (simulation.backend, simulation.session)
-    own = None if part.recorded else session  # a measured step did not happen as the simulator would have it
+    own = None if part.recorded else session  # the simulator's causes do not apply to a measured step
     causes = explain(problem, schedule, placement, own, measured=part.recorded)
     data: dict[str, Any] = {"timeline": timeline(problem, schedule, causes, WHY)}
     if causes.derived:
-        notes.append("why an event started is told from the times of the timeline: the backend records no causes")
+        notes.append("the reasons why events started are inferred from their times: the backend records no causes")
     change = what_would_change(problem, schedule, placement, causes, backend, session)
     data["change"] = _change(problem, change)
     notes += [change.reason] if change.reason else []
@@ -246,7 +246,7 @@ def _change(problem: Problem, change: Change) -> dict[str, Any]:
 
 
 def group_name(problem: Problem, group: int) -> str:
-    """The name of a group; of a module that has other groups inside, it says that these are not meant."""
+    """The name of a group, marked if it is only the module's own operations and submodules are other groups."""
     grouping, graph = problem.grouping, problem.graph
     name = grouping.name(group)
     inside = any(other.startswith(f"{name}.") for other in grouping.names)
@@ -255,14 +255,14 @@ def group_name(problem: Problem, group: int) -> str:
 
 
 def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:
-    """The placements that the result is compared with, as result.json has them."""
+    """The baselines of result.json as columns."""
     names = {"name": "label"} | {key: key for key in ("value_s", "spread_s", "beside_s", "fits", "note")}
     found = {key: [getattr(b, source) for b in own.baselines] for key, source in names.items()}
     return found | {"this_run": [this_run(own, b) for b in own.baselines]}
 
 
 def this_run(own: ProgramSummary, baseline: Baseline) -> str:
-    """What the run is beside a baseline, in words; empty if one of them has no value."""
+    """The run compared with a baseline, in words; empty if one of them has no value."""
     if own.value_s is None or baseline.value_s is None:
         return ""
     value_s, deviation_s = baseline.against(own.value_s, own.spread_s)
@@ -275,7 +275,7 @@ DEVICES = (
 
 
 def _known_devices(own: ProgramSummary) -> dict[str, list[Any]]:
-    """Devices of a program that could not be opened again: names and peaks."""
+    """Names and peaks of devices, for a program that could not be opened again."""
     count = len(own.peak_bytes)
     return {key: [None] * count for key in DEVICES} | {
         "name": list(own.peak_bytes), "kind": [""] * count, "peak_bytes": list(own.peak_bytes.values()),
@@ -306,7 +306,7 @@ def _devices(found: ProgramResult) -> dict[str, Any]:
 
 
 def _headroom(problem: Problem, own: ProgramSummary) -> dict[str, Any] | None:
-    """The device with the least free share of its memory at its peak."""
+    """The device with the smallest share of free memory at its peak."""
     capacity: NDArray[np.float64] = problem.cluster.memory_bytes
     free = {n: (c - own.peak_bytes[n], c) for n, c in zip(problem.cluster.device_names, capacity, strict=True)
             if n in own.peak_bytes and c > 0}  # fmt: skip
@@ -318,7 +318,7 @@ def _headroom(problem: Problem, own: ProgramSummary) -> dict[str, Any] | None:
 
 
 def rounded(data: Any) -> Any:
-    """`data` as JSON has it: arrays as lists, their seconds rounded, infinity and NaN as null. Single numbers stay exact."""
+    """`data` for JSON: arrays as lists with rounded seconds, infinity and NaN as null. Single numbers stay exact."""
     if isinstance(data, Mapping):
         return {key: rounded(value) for key, value in data.items()}
     if isinstance(data, np.ndarray):

@@ -1,4 +1,4 @@
-"""The events of a schedule by number, and the reasons for which they start."""
+"""The events of a schedule, and the reasons why they start."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ WHY = (
     "waited for the link, which sent",
     "was copied ahead, once the device had run",
 )
-"""Why something started; the name of the operation, or of the transfer's tensor, follows."""
+"""Why an event started; the name of an operation, or of a transfer's tensor, follows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """What runs in a schedule: m events, by number.
-
-    Operation v is event v, and transfer x of the schedule is event n + x. If the schedule has spans, its events are those.
+    """The m events of a schedule. Operation v is event v, and transfer x is event n + x; with spans, span r is event r.
 
     Attributes:
-        device: [m] where each runs; of a transfer, where it comes from.
-        to: [m] where a transfer goes; -1 for what computes.
+        device: [m] device of a computation, or the device that sends a transfer.
+        to: [m] the device that receives a transfer; -1 for computations.
         start_s, end_s: [m] times.
-        ran: [m] False for sources, which only exist.
+        ran: [m] False for sources, which take no time.
     """
 
-    device: NDArray[np.int16]
-    to: NDArray[np.int16]
+    device: NDArray[np.int64]
+    to: NDArray[np.int64]
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
     ran: NDArray[np.bool_]
 
-    @classmethod
-    def of(cls, problem: Problem, schedule: Schedule) -> Events:
+    @staticmethod
+    def of(problem: Problem, schedule: Schedule) -> Events:
         """The events of a schedule of `problem`."""
         spans, n = schedule.spans, problem.graph.n
         if spans is not None:
-            return cls(spans.device, spans.to, spans.start_s, spans.end_s, np.ones(len(spans.to), np.bool_))
+            device, to = spans.device.astype(np.int64), spans.to.astype(np.int64)
+            return Events(device, to, spans.start_s, spans.end_s, np.ones(len(to), np.bool_))
         sent = len(schedule.transfer_tensor)
-        return cls(
-            device=np.concatenate([schedule.op_device, schedule.transfer_src]),
-            to=np.concatenate([np.full(n, -1, np.int16), schedule.transfer_dst]),
+        return Events(
+            device=np.concatenate([schedule.op_device, schedule.transfer_src]).astype(np.int64),
+            to=np.concatenate([np.full(n, -1), schedule.transfer_dst]).astype(np.int64),
             start_s=np.concatenate([schedule.op_start_s, schedule.transfer_start_s]),
             end_s=np.concatenate([schedule.op_end_s, schedule.transfer_end_s]),
             ran=np.concatenate([problem.graph.kernel, np.ones(sent, np.bool_)]),

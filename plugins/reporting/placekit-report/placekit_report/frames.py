@@ -1,4 +1,4 @@
-"""Tables of a result, and its view in a notebook."""
+"""Tables of a result, and its display in notebooks."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LEFT = "text-align:left"
 
 
 def operations(p: ProgramResult) -> Columns:
-    """A row per operation: what it is, where it was put, when it ran; without a placement, no device and no times.
+    """A row per operation: its properties, device and times; without a placement, no device and no times.
 
-    If operations run once for each micro-batch, the times are those of the first one, and `runs` is how often.
+    If operations run once for each micro-batch, the times are of the first one, and `runs` is the number.
     """
     graph, grouping = p.problem.graph, p.problem.grouping
     columns: dict[str, Any] = {
@@ -77,7 +77,7 @@ def devices(p: ProgramResult) -> Columns:
 
 
 def history(p: ProgramResult) -> Columns:
-    """A row per evaluated batch, with what a trainer logged."""
+    """A row per evaluated batch, with the columns that a trainer logged."""
     rows = np.asarray(p.history, np.float64).reshape(-1, len(HISTORY))
     own = {name: rows[:, i].astype(np.int64) if i == 0 else rows[:, i] for i, name in enumerate(HISTORY)}
     return own | {name: np.asarray(values, np.float64) for name, values in p.logged.items()}
@@ -126,7 +126,7 @@ def html(result: Result) -> str:
 
 
 def _baselines(p: ProgramResult) -> str:
-    """A row for each simple placement of the same program, and how the one that was found compares with it."""
+    """A row for each baseline, compared with the result."""
     rows = []
     for b in p.summary.baselines:
         unit = p.summary.unit
@@ -141,7 +141,7 @@ def _baselines(p: ProgramResult) -> str:
 
 
 def _timeline(p: ProgramResult) -> str:
-    """The timeline of a program, no wider than there is room."""
+    """The timeline of a program."""
     if p.schedule is None or p.schedule.end_s <= 0:
         return ""
     from placekit_report.svg import Panel, svg

@@ -14,10 +14,10 @@ from placekit_core import Labels, Problem, Schedule
 NODES = 4_000
 """Modules that a report has at most: those with the most seconds. The figures of a module include all modules below it."""
 DEEPEST = 100
-"""Levels of the tree: what is deeper is one node, so that neither Python nor a browser runs out of stack."""
+"""Levels of the tree. Deeper paths end in one node, so that neither Python nor a browser runs out of stack."""
 COLOURS = 10
 CUTS = 200
-"""Rows of the table of what crosses devices."""
+"""Rows in the table of edges between devices."""
 OTHER = "other"
 LAYERS, RUNS = 4, 8
 """Layers of a list that are joined to runs, and runs of all lists together."""
@@ -30,7 +30,7 @@ class Tree:
     Attributes:
         names: [k] whole paths.
         parent, depth: [k]; the root has parent -1 and depth 0.
-        node: [v] node of each path that the tree was made of.
+        node: [v] node of each path that was given.
     """
 
     names: tuple[str, ...]
@@ -111,16 +111,15 @@ def colours(problem: Problem, op_s: NDArray[np.float64]) -> tuple[list[str], NDA
 def coloured(
     labels: Labels, op_s: NDArray[np.float64], ran: NDArray[np.bool_], modules: bool
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """As `colours`, of [n] labels, which are paths of `modules` or else types; `ran` says which of them take time."""
+    """As `colours`, for [n] labels: paths of `modules`, or types. `ran` marks operations that take time."""
     if modules:
         key, names = _parts(Labels(labels.codes, _joined(labels.vocabulary)), op_s, ran)
     else:
         key, names = labels.codes.astype(np.int64), list(labels.vocabulary)
     seconds = np.bincount(key[ran], op_s[ran], minlength=len(names))
     present = np.flatnonzero(np.bincount(key[ran], minlength=len(names)))
-    order = sorted(
-        present.tolist(), key=lambda i: (-float(f"{seconds[i]:.2g}"), i)
-    )  # alike ones as they follow each other
+    # two digits, so that modules of nearly equal seconds keep their order
+    order = sorted(present.tolist(), key=lambda i: (-float(f"{seconds[i]:.2g}"), i))
     shown = order if len(order) <= COLOURS else order[: COLOURS - 1]
     colour = np.full(len(names), len(shown))
     colour[shown] = np.arange(len(shown))
@@ -128,7 +127,7 @@ def coloured(
 
 
 def _joined(paths: Sequence[str]) -> tuple[str, ...]:
-    """Paths, those in layers of a list replaced by runs of about equal length: `layers.0-3`.
+    """Paths, with the layers of a list replaced by runs of about equal length: `layers.0-3`.
 
     A list has at least `LAYERS` numbered modules with modules of their own.
     """
@@ -143,8 +142,8 @@ def _joined(paths: Sequence[str]) -> tuple[str, ...]:
     run: dict[str, str] = {}
     for above, found in lists.items():
         for part in np.array_split(found, min(len(found), max(2, RUNS // len(lists)))):
-            told = f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}"
-            run |= {".".join(filter(None, (above, str(i)))): ".".join(filter(None, (above, told))) for i in part}
+            name = f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}"
+            run |= {".".join(filter(None, (above, str(i)))): ".".join(filter(None, (above, name))) for i in part}
     joined = []
     for path in paths:
         words = path.split(".")
@@ -157,8 +156,8 @@ def _joined(paths: Sequence[str]) -> tuple[str, ...]:
 def _parts(labels: Labels, op_s: NDArray[np.float64], kernel: NDArray[np.bool_]) -> tuple[NDArray[np.int64], list[str]]:
     """The modules that get a colour, before the smallest are joined: [n] part of each operation, and the parts' names.
 
-    The largest part is replaced by its children as long as there are colours for them. The whole network is always replaced,
-    and so is a part with most of the seconds: then the smallest parts have no colour of their own.
+    The largest part is split into its children as long as colours suffice. The whole network is always split, and so is a
+    part with more than half of the seconds; the smallest parts then share one colour.
     """
     tree = Tree.of(labels.vocabulary)
     k = len(tree.names)
@@ -227,7 +226,7 @@ def cut_table(problem: Problem, schedule: Schedule) -> dict[str, Any]:
 
 
 def _first_readers(problem: Problem, schedule: Schedule) -> NDArray[np.int64]:
-    """[x] the first operation on the destination that reads each transfer's tensor, else the operation that made it."""
+    """[x] the first operation on the destination that reads each transfer's tensor, else the tensor's producer."""
     graph, size = problem.graph, problem.cluster.size
     edge = graph.input_tensor.astype(np.int64) * size + schedule.op_device[graph.edge_op]
     keys, first = np.unique(edge, return_index=True)  # edges are in the order of their readers

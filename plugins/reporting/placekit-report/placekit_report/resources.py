@@ -20,9 +20,9 @@ class Resource:
     """A machine with more of one resource.
 
     Attributes:
-        name: what is more, as a sentence.
+        name: the change, as a sentence.
         cluster: the machine.
-        speed: how many times as fast each kind computes, for seconds that no estimate explains.
+        speed: factor by which each kind computes faster, for operations without estimated work.
     """
 
     name: str
@@ -91,7 +91,7 @@ def scaled_costs(problem: Problem, cluster: Cluster, speed: Mapping[str, float])
 
 
 def is_same(one: Problem, other: Problem) -> bool:
-    """Whether two machines give every operation and transfer of a program the same seconds."""
+    """Whether a program's operations and transfers take the same seconds on both machines."""
     a, b = one.cluster.routes, other.cluster.routes
     return (
         np.array_equal(one.op_s, other.op_s)

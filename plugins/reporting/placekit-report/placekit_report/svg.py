@@ -42,7 +42,7 @@ STYLE = """\
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One schedule of a picture, with the title above it; an empty title is that of the program and its machine."""
+    """A schedule in a picture; without a title, it has the names of program and machine."""
 
     problem: Problem
     schedule: Schedule
@@ -101,8 +101,8 @@ def svg(panels: Sequence[Panel], links: bool = True, note: str = "") -> str:
 def _lanes(problem: Problem, items: Items, links: bool) -> list[tuple[str, NDArray[np.int64]]]:
     """The name of each lane, and its items by their start."""
     tracks, track = tracks_of(problem, items)
-    order = np.argsort(items.start_s, kind="stable")
-    order = order[items.shown[order]]
+    order = np.argsort(items.events.start_s, kind="stable")
+    order = order[items.events.ran[order]]
     return [
         (name, order[track[order] == i])
         for i, (name, kind) in enumerate(zip(tracks["name"], tracks["kind"], strict=True))
@@ -111,11 +111,11 @@ def _lanes(problem: Problem, items: Items, links: bool) -> list[tuple[str, NDArr
 
 
 def _blocks(items: Items, rows: NDArray[np.int64], narrow_s: float) -> Iterator[list[int]]:
-    """The items of one lane, those narrower than `narrow_s` joined with neighbours until the block is as wide."""
+    """The items of a lane in blocks; items shorter than `narrow_s` are joined with neighbours."""
     block: list[int] = []
     for i in rows.tolist():
-        short = items.end_s[i] - items.start_s[i] < narrow_s
-        if block and not (short and items.end_s[i] - items.start_s[block[0]] < narrow_s):
+        short = items.events.end_s[i] - items.events.start_s[i] < narrow_s
+        if block and not (short and items.events.end_s[i] - items.events.start_s[block[0]] < narrow_s):
             yield block
             block = []
         block.append(i)
@@ -131,13 +131,17 @@ def _block(
     `place` is the left edge of the lane, its y and height, and pixels per second.
     """
     left, y, high, per_s = place
-    longest = max(block, key=lambda i: (items.end_s[i] - items.start_s[i], -i))
-    start, end = float(items.start_s[block[0]]), float(items.end_s[block].max())
-    sent, length = items.to[longest] >= 0, units.seconds(float(items.end_s[longest] - items.start_s[longest]))
+    e = items.events
+    longest = max(block, key=lambda i: (e.end_s[i] - e.start_s[i], -i))
+    start, end = float(e.start_s[block[0]]), float(e.end_s[block].max())
+    sent, length = (
+        e.to[longest] >= 0,
+        units.seconds(float(e.end_s[longest] - e.start_s[longest])),
+    )
     name = items.colours[items.colour[longest]] if not sent else ""
     colour = TRANSFER if sent else _colour(names, name)
     what = items.name[longest] if len(block) == 1 else f"{len(block)} events, the longest: {items.name[longest]}"
-    tip = f"{what}\n{length} from {units.seconds(float(items.start_s[longest]))}"
+    tip = f"{what}\n{length} from {units.seconds(float(e.start_s[longest]))}"
     x, wide = left + start * per_s, max((end - start) * per_s, 0.6)
     box = f'x="{_n(x)}" y="{_n(y)}" width="{_n(wide - (0.5 if wide > 4 else 0))}" height="{high}"'
     yield f'<rect fill="{colour}" {box}><title>{_safe(tip)}</title></rect>'
@@ -160,7 +164,7 @@ def _axis(end_s: float, left: float, per_s: float, bottom: float) -> Iterator[st
 def _legend(names: Sequence[str], items: Sequence[Items], links: bool, y: float, note: str) -> tuple[list[str], float]:
     """The names of the colours and `note`; and where the picture ends."""
     entries = [(_colour(names, name), _shortened(name, 34)) for name in names]
-    if links and any((own.to >= 0).any() for own in items):
+    if links and any((own.events.to >= 0).any() for own in items):
         entries.append((TRANSFER, "transfer"))
     x, found = float(PAD), []
     for colour, text in entries:
@@ -182,7 +186,7 @@ def _colour(names: Sequence[str], name: str) -> str:
 
 
 def _shortened(text: str, length: int) -> str:
-    """A text with its end, which tells names apart, if it is too long."""
+    """A text, without its start if it is too long: ends tell names apart."""
     return text if len(text) <= length else f"…{text[len(text) - length + 1 :]}"
 
 

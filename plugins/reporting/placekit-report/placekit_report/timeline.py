@@ -1,4 +1,4 @@
-"""The timeline of a report: the events of a schedule on the tracks of devices and links, and why each of them started."""
+"""The timeline of a report: events on tracks of devices and links, with the reason why each started."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import PHASES, Problem, Schedule
+from placekit_report.events import Events
 from placekit_report.modules import colours
 
 if TYPE_CHECKING:
@@ -23,28 +24,21 @@ _TASK = re.compile(r"[^\W\d](?:[^\d]*[^\W\d])?")
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What happens in a schedule, m items. Operation v is item v, transfer x is n + x; of a schedule with spans, span r is r.
+    """The events of a schedule, with the properties that pictures and traces show.
 
     Attributes:
-        shown: [m] False for sources, which take no time.
-        device: [m] where it runs; of a transfer, where it comes from.
-        stream: [m] its stream there.
-        to: [m] where a transfer goes; -1 for computations.
-        start_s, end_s: [m].
+        events: the m events.
+        stream: [m] stream on the device.
         name: m names.
-        kind: m types; of a span, its name without numbers.
+        kind: m types; the kind of a span is its name without numbers.
         module: m paths, or empty.
         phase: [m] index into `PHASES`.
         bytes_: [m] of the output, or of the message.
         colour, colours: [m] index of a colour, -1 for transfers; and the names of the colours.
     """
 
-    shown: NDArray[np.bool_]
-    device: NDArray[np.int64]
+    events: Events
     stream: NDArray[np.int64]
-    to: NDArray[np.int64]
-    start_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
     name: list[str]
     kind: list[str]
     module: list[str]
@@ -56,21 +50,18 @@ class Items:
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> Items:
         """The items of a schedule."""
-        return cls._operations(problem, schedule) if schedule.spans is None else cls._spans(schedule)
+        events = Events.of(problem, schedule)
+        return cls._operations(events, problem, schedule) if schedule.spans is None else cls._spans(events, schedule)
 
     @classmethod
-    def _operations(cls, problem: Problem, s: Schedule) -> Items:
+    def _operations(cls, events: Events, problem: Problem, s: Schedule) -> Items:
         graph, x = problem.graph, len(s.transfer_tensor)
         producer = graph.tensor_producer[s.transfer_tensor]
         names, colour = colours(problem, s.op_total_s)
         output = np.bincount(graph.tensor_producer, graph.tensor_bytes, minlength=graph.n)
         return cls(
-            shown=np.r_[graph.kernel, np.ones(x, np.bool_)],
-            device=np.r_[s.op_device, s.transfer_src].astype(np.int64),
+            events=events,
             stream=np.r_[np.maximum(s.op_stream, 0), np.zeros(x, np.int64)],
-            to=np.r_[np.full(graph.n, -1), s.transfer_dst],
-            start_s=np.r_[s.op_start_s, s.transfer_start_s],
-            end_s=np.r_[s.op_end_s, s.transfer_end_s],
             name=[*graph.op_name, *(graph.op_name[v] for v in producer)],
             kind=graph.op_type.tolist() + ["transfer"] * x,
             module=graph.module.tolist() + [""] * x,
@@ -81,7 +72,7 @@ class Items:
         )
 
     @classmethod
-    def _spans(cls, s: Schedule) -> Items:
+    def _spans(cls, events: Events, s: Schedule) -> Items:
         spans = s.spans
         assert spans is not None
         kind = [match[0] if (match := _TASK.search(name)) else name for name in spans.name]
@@ -91,17 +82,12 @@ class Items:
                 seconds[name] = seconds.get(name, 0.0) + float(length)
         names = sorted(seconds, key=lambda name: (-seconds[name], name))
         index = {name: i for i, name in enumerate(names)}
-        count = len(kind)
         return cls(
-            shown=np.ones(count, np.bool_),
-            device=spans.device.astype(np.int64),
-            stream=np.zeros(count, np.int64),
-            to=spans.to.astype(np.int64),
-            start_s=spans.start_s,
-            end_s=spans.end_s,
+            events=events,
+            stream=np.zeros(len(kind), np.int64),
             name=list(spans.name),
             kind=kind,
-            module=[""] * count,
+            module=[""] * len(kind),
             phase=np.asarray([_phase(name) for name in kind], np.int64),
             bytes_=spans.bytes_.astype(np.int64),
             colour=np.asarray([index[k] if t else -1 for k, t in zip(kind, spans.is_task, strict=True)], np.int64),
@@ -119,7 +105,7 @@ def _phase(kind: str) -> int:
 def lanes(
     start_s: NDArray[np.float64], end_s: NDArray[np.float64], pair: NDArray[np.integer[Any]]
 ) -> NDArray[np.int64]:
-    """[x] lane of each transfer, from 0: the first that is free among those of its `pair` of devices."""
+    """[x] lane of each transfer, from 0: the first free lane of its `pair` of devices."""
     found = np.zeros(len(pair), np.int64)
     busy: dict[int, list[float]] = {}
     for x in np.argsort(start_s, kind="stable").tolist():
@@ -133,11 +119,11 @@ def lanes(
 def tracks_of(problem: Problem, items: Items) -> tuple[dict[str, list[Any]], NDArray[np.int64]]:
     """`tracks` of a report, and [m] the track of each item: devices with their streams, then pairs of devices and lanes."""
     size, names = problem.cluster.size, problem.cluster.device_names
-    sent = np.flatnonzero(items.to >= 0)
-    pair = items.device[sent] * size + items.to[sent]
-    key = items.device << 32 | items.stream
-    key[sent] = (pair + size) << 32 | lanes(items.start_s[sent], items.end_s[sent], pair)
-    used = np.unique(np.r_[key[items.shown], np.arange(size) << 32])  # a device that runs nothing has a track, too
+    sent = np.flatnonzero(items.events.to >= 0)
+    pair = items.events.device[sent] * size + items.events.to[sent]
+    key = items.events.device << 32 | items.stream
+    key[sent] = (pair + size) << 32 | lanes(items.events.start_s[sent], items.events.end_s[sent], pair)
+    used = np.unique(np.r_[key[items.events.ran], np.arange(size) << 32])  # idle devices have tracks, too
     tracks: dict[str, list[Any]] = {"name": [], "kind": [], "device": []}
     for where, lane in zip((used >> 32).tolist(), (used & 0xFFFFFFFF).tolist(), strict=True):
         link = where >= size
@@ -162,24 +148,24 @@ class Texts:
 
 
 def timeline(problem: Problem, schedule: Schedule, causes: Causes, why: tuple[str, ...]) -> dict[str, Any]:
-    """`timeline` of a report. `causes` counts items as `Items` does; `why` has the sentences of `causes.why`."""
+    """`timeline` of a report; `why` has the sentences of `causes.why`."""
     items = Items.of(problem, schedule)
     tracks, track = tracks_of(problem, items)
     kept = _kept(items, causes.critical)
-    order = kept[np.lexsort((items.end_s[kept], items.start_s[kept], track[kept]))]
-    event = np.full(len(items.shown), -1)
+    order = kept[np.lexsort((items.events.end_s[kept], items.events.start_s[kept], track[kept]))]
+    event = np.full(len(items.events.ran), -1)
     event[order] = np.arange(len(order))
     cause = causes.cause[order]
     shown = np.where(cause >= 0, event[cause], -1)
     texts = Texts()
     sentence = [
-        HIDDEN if c >= 0 and e < 0 and items.shown[c] else why[w]
+        HIDDEN if c >= 0 and e < 0 and items.events.ran[c] else why[w]
         for c, e, w in zip(cause.tolist(), shown.tolist(), causes.why[order].tolist(), strict=True)
     ]
     events = {
         "track": track[order],
-        "start_s": items.start_s[order],
-        "duration_s": (items.end_s - items.start_s)[order],
+        "start_s": items.events.start_s[order],
+        "duration_s": (items.events.end_s - items.events.start_s)[order],
         "name": [texts(items.name[i]) for i in order],
         "module": [texts(items.module[i]) if items.module[i] else -1 for i in order],
         "type": [texts(items.kind[i]) for i in order],
@@ -190,7 +176,7 @@ def timeline(problem: Problem, schedule: Schedule, causes: Causes, why: tuple[st
         "cause": shown,
     }
     critical = event[causes.critical]
-    left_out = int(items.shown.sum()) - len(kept)
+    left_out = int(items.events.ran.sum()) - len(kept)
     return {
         "end_s": schedule.end_s,
         "micro_batches": schedule.spans is not None,
@@ -206,10 +192,10 @@ def timeline(problem: Problem, schedule: Schedule, causes: Causes, why: tuple[st
 
 
 def _kept(items: Items, critical: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """The items that are shown: all if there are at most `EVENTS`, else those of the critical path and the longest."""
-    found = np.flatnonzero(items.shown)
+    """The items to show: at most `EVENTS`, the critical path first, then the longest."""
+    found = np.flatnonzero(items.events.ran)
     if len(found) <= EVENTS:
         return found
-    length = items.end_s - items.start_s
+    length = items.events.end_s - items.events.start_s
     length[critical] = np.inf
     return np.sort(found[np.argsort(-length[found], kind="stable")[:EVENTS]])

@@ -17,7 +17,7 @@ TRACE = "schedule.trace.json"
 def write_trace(path: Path, schedule: Schedule, problem: Problem) -> None:
     """Write a schedule in the Chrome trace event format, with the tracks of the report's timeline.
 
-    If the schedule has spans, the trace shows these, so all micro-batches of a step; else operations and transfers.
+    A trace of a pipeline shows the tasks and messages of all micro-batches, other traces operations and transfers.
     """
     items = Items.of(problem, schedule)
     tracks, track = tracks_of(problem, items)
@@ -26,8 +26,8 @@ def write_trace(path: Path, schedule: Schedule, problem: Problem) -> None:
     for tid, name in enumerate(tracks["name"]):
         events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name}})
         events.append({"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": tid, "args": {"sort_index": tid}})
-    for i in np.flatnonzero(items.shown).tolist():
-        start, end, sent = float(items.start_s[i]), float(items.end_s[i]), items.to[i] >= 0
+    for i in np.flatnonzero(items.events.ran).tolist():
+        start, end, sent = float(items.events.start_s[i]), float(items.events.end_s[i]), items.events.to[i] >= 0
         args = {"bytes": int(items.bytes_[i])} if sent else {"type": items.kind[i], "module": items.module[i]}
         events.append(
             {

@@ -1,6 +1,6 @@
-"""What would change the value of a placement: what is in use, what binds, single moves, and more of each resource.
+"""What would change the value of a placement: utilisation, the binding resource, single moves, better resources.
 
-Moves and resources are simulated again with the same backend, not estimated. Their number is bounded by a count, never by a
+Moves and resources are simulated with the same backend, not estimated. Their number is limited by a count and not by a
 clock, so that equal runs have equal reports.
 """
 
@@ -53,8 +53,8 @@ class Binding:
 class Moves:
     """The single moves with the lowest values, best first: the group, its device, and the best device to move it to.
 
-    `gain` is the share of the value now that a move saves; `text` says what came of all that were tried. Moves after which a
-    device's memory does not suffice are left out.
+    `gain` is the share of the present value that a move saves; `text` summarises all moves that were tried. Moves that do
+    not fit into a device's memory are left out.
     """
 
     group: NDArray[np.int64]
@@ -76,9 +76,9 @@ class Resources:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What would change a placement. `moves` and `resources` are None where nothing simulates it, and `reason` says why.
+    """What would change a placement. Without a simulation, `moves` and `resources` are None, and `reason` says why.
 
-    `value_s` is the simulated value now, which gains are relative to.
+    `value_s` is the present simulated value, to which gains are relative.
     """
 
     utilisation: Utilisation
@@ -238,7 +238,7 @@ def _critical_s(problem: Problem, schedule: Schedule, causes: Causes) -> NDArray
 
 
 def _by_weight(problem: Problem, placement: Placement, critical_s: NDArray[np.float64]) -> list[int]:
-    """Groups that have a choice: by their seconds on the critical path, then by those of all their operations."""
+    """Groups that may move, by their seconds on the critical path, then by all their seconds."""
     seconds = problem.group_s[np.arange(problem.g), placement.device]
     order = np.lexsort((-seconds, -critical_s))
     return [int(i) for i in order[problem.allowed.sum(axis=1)[order] > 1]]
@@ -261,7 +261,7 @@ def _resources(problem: Problem, placement: Placement, backend: Backend, value_s
             continue
         try:
             session = backend.open(changed)
-        except PlacekitError:  # not a machine for this backend: nothing is known of it
+        except PlacekitError:  # the backend refuses this machine
             continue
         try:
             value = float(session.evaluate(placement.batch()).value_s[0])

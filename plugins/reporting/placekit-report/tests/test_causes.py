@@ -40,22 +40,6 @@ def test_a_chain_of_three_on_two_devices() -> None:
     assert not explain(problem, schedule, placement, session).derived
 
 
-def test_launches_are_a_part_of_estimated_seconds_only() -> None:
-    problem = three_on_two(launch_overhead_s=0.5)  # a and b take 4 s and their launch, c its launch only
-    placement, session = problem.placement(DEVICES), Simulator().open(problem)
-    causes = explain(problem, session.schedule(placement), placement, session)
-    parts = dict(zip(causes.part_name, causes.part_s.tolist(), strict=True))
-    assert parts == pytest.approx(
-        {
-            "launch overhead": 1.5, "computing on gpu:0": 4.0, "computing on gpu:1": 4.0, "gpu:0 -> gpu:1": 3.0,
-            "gpu:1 -> gpu:0": 5.0,
-        }
-    )  # fmt: skip
-    given_s = with_seconds(problem, SECONDS)
-    session = Simulator().open(given_s)
-    assert "launch overhead" not in explain(given_s, session.schedule(placement), placement, session).part_name
-
-
 def test_a_measured_schedule_has_gaps() -> None:
     """The device starts a and b a quarter of a second late."""
     problem = with_seconds(three_on_two(), SECONDS)

@@ -11,21 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placekit_report import compare_labels as naming
-from placekit_report.compare_rows import Row, rows
+from placekit_report.compare_rows import rows
 from placekit_report.compare_statistics import median_interval
 from placekit_report.compare_text import show
 
 from placekit_core import Summary, installed, load_programs, place
 from placekit_core.cli.main import main
 from placekit_core.contracts.files import write_json
-from placekit_core.run.registry import discover
 from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
 
 
-@pytest.mark.parametrize(("n", "k"), [(6, 1), (8, 1), (9, 2), (10, 2), (12, 3), (20, 6), (30, 10), (50, 18)])
+@pytest.mark.parametrize(("n", "k"), [(6, 1), (9, 2), (20, 6)])
 def test_intervals_are_those_of_the_published_tables(n: int, k: int) -> None:
     """k as in table A.3 of Conover, Practical Nonparametric Statistics: the two-sided sign test at 5 %."""
     found = median_interval([float(x) for x in np.random.default_rng(n).permutation(n) + 1])
@@ -37,21 +35,11 @@ def test_intervals_are_those_of_the_published_tables(n: int, k: int) -> None:
     assert 1 - outside - 2 * math.comb(n, k) / 2**n < 0.95, "the next narrower pair would not do"
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("n", [2, 5])
 def test_few_values_give_their_range_with_its_true_coverage(n: int) -> None:
     assert median_interval([float(x) for x in range(n)]) == (0, n - 1, 1 - 2 ** (1 - n))
     assert median_interval([1.0]) is None
     assert median_interval([]) is None
-
-
-def test_coverage_is_what_sampling_gives() -> None:
-    rng = np.random.default_rng(0)
-    for n in (3, 7, 12):
-        samples = rng.exponential(size=(20_000, n))
-        found = [median_interval(s.tolist()) for s in samples]
-        hits = np.mean([f is not None and f.low <= math.log(2) <= f.high for f in found])
-        assert found[0] is not None
-        assert hits == pytest.approx(found[0].coverage, abs=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -110,21 +98,13 @@ def test_median_interval_and_best(finished: Summary, capsys: pytest.CaptureFixtu
     assert coverage == "an interval holds the median with a probability of 75% with 3 seeds"
 
 
-def test_every_coverage_is_told(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
-    found = [*copies(finished, "a", [2.0] * 6), *copies(finished, "b", [2.0, None, 3.0]), *copies(finished, "c", [2.0])]
-    text = " ".join(" ".join(shown(found, capsys)).split())
-    assert text.endswith("holds the median with a probability of 50% with 2 seeds, 96.88% with 6 seeds")
-
-
 @pytest.mark.parametrize(
     ("second", "ending"),
     [
         ([3.0, 3.5, 9.0], "42.9% below b (intervals overlap)"),
         ([3.1, 3.5, 9.0], "42.9% below b (fewer than six seeds)"),
-        ([2.0, 2.0, 2.0], "as good as b (intervals overlap)"),
         ([2.0 + 3e-15] * 3, "as good as b (intervals overlap)"),
         ([2.0008] * 3, "less than 0.1% below b (intervals overlap)"),
-        ([2.002] * 3, "0.1% below b (intervals overlap)"),
         ([4.0], "50.0% below b (one seed)"),
         ([None, None], None),
     ],
@@ -168,12 +148,6 @@ def test_only_what_is_comparable_competes(finished: Summary, capsys: pytest.Capt
     assert "best: b 1 s, 50.0% below a (one seed)" in lines
 
 
-def test_one_seed_has_no_interval(finished: Summary) -> None:
-    [row] = rows([finished, finished], installed())
-    assert row == Row("etf", [finished]), "the same run twice is one"
-    assert (row.interval, row.median_s) == (None, finished.value_s)
-
-
 def test_json(placekit: Run, finished: Summary, tmp_path: Path) -> None:
     for r in copies(finished, "a", [1.0, 2.0, None]):
         (tmp_path / "runs" / f"{r.seed}").mkdir(parents=True)
@@ -192,15 +166,6 @@ def test_a_damaged_result_hides_no_other(placekit: Run, finished: Summary, tmp_p
     assert outcome.code == 1
     assert "bad/result.json is damaged" in outcome.err
     assert "etf" in outcome.out
-
-
-def test_one_method_is_one_row_however_it_was_asked_for(finished: Summary) -> None:
-    """The machine by name or by `default`, from Python or from the command line, options in another order."""
-    other = json.loads(finished.model_dump_json())["config"]
-    other = {**dict(reversed(other.items())), "cluster": {"name": "default"}, "importer": {"name": "python"}, "seed": 2}
-    [row] = rows([finished, finished.model_copy(update={"config": other, "seed": 2})], installed())
-    assert len(row.runs) == 2
-    assert row.label == "etf"
 
 
 def test_python_and_the_command_line_share_a_row(placekit: Run, finished: Summary, tmp_path: Path) -> None:
@@ -238,19 +203,6 @@ def test_other_machines_and_backends_do_not_compete(finished: Summary, capsys: p
         assert not any(line.startswith("best: ") for line in shown(mixed, capsys))
 
 
-def test_other_objectives_of_one_backend_do_not_compete(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
-    pipeline = {"backend": "pipeline", "objective": "step"}
-    steps = [r.model_copy(update=pipeline) for r in copies(finished, "mine", [1.0])]
-    others = [r.model_copy(update=pipeline | {"objective": "throughput"}) for r in copies(finished, "other", [0.1])]
-    lines = shown([*steps, *others], capsys)
-    assert [line.split()[:3] for line in lines if line.startswith("pipeline")] == [
-        ["pipeline", "(step)", "mine"], ["pipeline", "(throughput)", "other"]
-    ]  # fmt: skip
-    assert not any(line.startswith("best: ") for line in lines)
-    several = [*steps, *(r.model_copy(update=pipeline) for r in copies(finished, "third", [3.0])), *others]
-    assert sum(line.startswith("best: mine") for line in shown(several, capsys)) == 1
-
-
 MODULE = {"name": "module", "max_groups": None, "depth": None, "blocks": []}
 NONE = {"name": "none"}
 
@@ -262,13 +214,6 @@ def labels(base: Summary, *sections: dict[str, dict[str, object]]) -> list[str]:
         policy = s.get("policy", {}).get("name", base.policy)
         runs.append(base.model_copy(update={"config": base.config | s, "policy": policy}))
     return [r.label for r in rows(runs, installed())]
-
-
-def test_defaults_are_those_of_the_registry_that_is_given(finished: Summary) -> None:
-    runs = [finished.model_copy(update={"config": finished.config | {"grouper": g}}) for g in (NONE, MODULE)]
-    deeper = runs[1].model_copy(update={"config": finished.config | {"grouper": MODULE | {"depth": 2}}})
-    assert rows([runs[0], deeper], installed())[1].label == "etf grouper=module grouper.depth=2"
-    assert rows([runs[0], deeper], discover([]))[1].label == "etf grouper=module", "its defaults are not known"
 
 
 def test_another_component_is_named_once_with_the_options_that_are_not_its_defaults(finished: Summary) -> None:
@@ -298,30 +243,6 @@ def test_options_of_one_component_are_shown_where_they_differ(finished: Summary)
     assert (first, second) == ("etf costs.file=an/example/of/a/fo.../a/rather/long/name", "etf costs.file=b")
 
 
-def test_if_one_run_differs_in_a_section_all_of_the_contest_name_their_choice(finished: Summary) -> None:
-    """A grouper that only one row named would look as if the others had none."""
-    heft = {"name": "heft", "fallback": False}
-    assert labels(finished, {}, {"policy": heft}, {"policy": heft, "grouper": MODULE}) == [
-        "etf grouper=auto",
-        "heft grouper=auto",
-        "heft grouper=module",
-    ]
-    budget = finished.config["budget"]
-    assert labels(finished, {}, {"policy": heft, "budget": {**budget, "evaluations": 5}}) == [
-        "etf budget.evaluations=default",
-        "heft budget.evaluations=5",
-    ]
-    elsewhere = finished.model_copy(update={"workload": "other", "config": finished.config | {"grouper": MODULE}})
-    assert [r.label for r in rows([finished, elsewhere], installed())] == ["etf", "etf"], (
-        "not compared with one another"
-    )
-
-
-def test_options_of_a_policy_are_shown_beside_other_policies(finished: Summary) -> None:
-    heft = [{"policy": {"name": "heft", "samples": samples}} for samples in (1, 2)]
-    assert labels(finished, {}, *heft) == ["etf", "heft policy.samples=1", "heft policy.samples=2"]
-
-
 def test_no_two_rows_have_the_same_label(finished: Summary) -> None:
     blocks = [{"grouper": MODULE | {"blocks": ["a.*", *(f"{kind}{i}.block.*" for i in range(12))]}} for kind in "ab"]
     assert labels(finished, *blocks) == [f"etf grouper.blocks=[a.*, ... 13 values] ({i} of 2)" for i in (1, 2)]
@@ -329,14 +250,6 @@ def test_no_two_rows_have_the_same_label(finished: Summary) -> None:
     changed = [p.model_copy(update={"graph_fingerprint": "0"}) for p in finished.programs]
     for other in (edited, finished.model_copy(update={"programs": changed})):
         assert [r.label for r in rows([finished, other], installed())] == ["etf (1 of 2)", "etf (2 of 2)"]
-
-
-def test_runs_that_share_a_row_are_not_numbered(finished: Summary) -> None:
-    again = finished.model_copy(update={"seed": 2})
-    assert naming.labels([finished, again], installed()) == ["etf", "etf"]
-
-
-NAMES = ["workload", "cluster", "backend", "policy", "median", "interval", "bound", "gap", "evals", "seconds", "seeds"]
 
 
 def test_every_column_is_shown_or_said_however_long_a_label(
@@ -351,21 +264,3 @@ def test_every_column_is_shown_or_said_however_long_a_label(
     assert row[0][width:].split()[:2] == ["1", "s"]
     assert " ".join(line[:width].strip() for line in row).startswith("[bold] policy policy"), "wrapped, and not markup"
     assert " ".join(row).count("policy") == 60
-
-
-def test_what_differs_is_in_columns_of_tables_that_fit(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is lost where the rows differ in everything: the table goes on below."""
-    found = []
-    for i, values in enumerate([[1.234e-3] * 7, [2.345e-3] * 3, [3.456e-3]]):
-        programs = [p.model_copy(update={"graph_fingerprint": f"{i}"}) for p in finished.programs]
-        changes = {"programs": programs, "bound_s": 1e-3 + i * 1.001e-5}
-        found += copies(finished, f"a_policy_of_a_long_name_{i}", values, **changes)
-    lines = shown(found, capsys)
-    assert max(map(len, lines)) <= 80
-    heads = [line.split() for line in lines if line.startswith("policy")]
-    assert [column for head in heads for column in head if column != "policy"] == NAMES[4:]
-    one_each = [r.model_copy(update={"workload": f"w{i}", "cluster": f"c{i}"}) for i, r in enumerate(found)]
-    lines = shown(one_each, capsys)
-    assert max(map(len, lines)) <= 80
-    assert lines[0].split(",")[0] == "backend simulator"
-    assert lines[1].split()[:3] == ["workload", "cluster", "policy"]

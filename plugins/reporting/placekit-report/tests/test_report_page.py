@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from made_report import HOSTILE, report
 from placekit_report.page import render
-from placekit_report.page.markup import breakable
 from placekit_report.page.page import scripts, sha256, styles
 
 
@@ -115,29 +114,6 @@ def test_what_is_missing_is_said() -> None:
     assert "–the program could not be opened again" in text  # and so nobody knows the memory of its devices
 
 
-def test_measurements_that_failed_are_no_misfit() -> None:
-    data = report(events=50)
-    [program] = data["run"]["programs"]
-    program |= {
-        "value_s": None,
-        "fits": False,
-        "error": "the device is gone",
-        "gap": None,
-        "timeline": None,
-    }
-    text = read(render(data)).text
-    assert "failed" in text
-    assert "this rundoes not fit" not in text
-    assert "this runfailed" in text
-
-
-def test_baselines_are_compared_in_words() -> None:
-    text = read(render(report(events=50))).text
-    assert "this run is" in text
-    assert "12.0% faster than it" in text
-    assert re.search(r"layers in equal parts[\d.]+ ms ± [\d.]+ µs12.0% faster than it", text)
-
-
 def test_a_path_that_does_not_set_the_value_is_no_lead() -> None:
     data = report(events=50)
     [program] = data["run"]["programs"]
@@ -148,15 +124,6 @@ def test_a_path_that_does_not_set_the_value_is_no_lead() -> None:
     assert "time per micro-batch" in text
 
 
-def test_edges_of_micro_batches_and_of_no_schedule() -> None:
-    data = report(events=50)
-    [program] = data["run"]["programs"]
-    program["cut"]["micro_batch"] = True
-    assert "Of the first micro-batch" in read(render(data)).text
-    program["cut"] = None
-    assert "Cut edges" not in read(render(data)).text
-
-
 def test_what_binds_is_told_with_what_gives_the_most() -> None:
     data = report(events=50)
     [program] = data["run"]["programs"]
@@ -165,10 +132,6 @@ def test_what_binds_is_told_with_what_gives_the_most() -> None:
     assert f"Of the resources below, one gives the most: {resources['name'][0]} (−20.0%)." in text
     resources["value_s"] = [program["value_s"]] * len(resources["name"])
     assert "More of a single resource makes it no faster." in read(render(data)).text
-
-
-def test_lines_of_names_break_after_marks() -> None:
-    assert breakable("branch_pool.1x1<b>_") == "branch_<wbr>pool.<wbr>1x1&lt;b&gt;_"
 
 
 def test_changes_are_relative_to_what_is_simulated_now() -> None:
@@ -216,15 +179,6 @@ def test_a_gap_is_told_in_words(gap: float, text: str) -> None:
     found = read(render(data))
     assert text in found.text
     assert gap in found.values
-
-
-def test_the_device_of_a_module_is_read_aloud() -> None:
-    data = report(events=50)
-    [program] = data["run"]["programs"]
-    names, on = program["devices"]["name"], program["modules"]["device_seconds"]
-    told = [name for key, name in read(render(data)).attributes if key == "aria-label" and name in names]
-    assert len(told) == sum(any(seconds) for seconds in on)
-    assert told[0] == names[on[0].index(max(on[0]))]
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:

@@ -8,11 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
-from placekit_report.device_usage import device_usage
 from placekit_report.trace import write_trace
-from placekit_testing.fakes import diamond_graph
-from placekit_testing.small import machine
+from placekit_testing.fakes import diamond_graph, gpus
 
 from placekit_core import Problem, Schedule, Spans
 
@@ -34,7 +31,7 @@ def schedule(problem: Problem) -> Schedule:
 
 
 def test_trace_has_no_overlap_within_a_track(tmp_path: Path) -> None:
-    problem = Problem.of(diamond_graph(), machine())
+    problem = Problem.of(diamond_graph(), gpus())
     write_trace(tmp_path / "t.json", schedule(problem), problem)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -65,7 +62,7 @@ def two_micro_batches(problem: Problem) -> Schedule:
 
 
 def test_a_trace_of_micro_batches_has_all_of_them(tmp_path: Path) -> None:
-    problem = Problem.of(diamond_graph(), machine())
+    problem = Problem.of(diamond_graph(), gpus())
     write_trace(tmp_path / "t.json", two_micro_batches(problem), problem)
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -79,10 +76,3 @@ def test_a_trace_of_micro_batches_has_all_of_them(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert {category for _, _, category, *_ in shown} == {"forward", "transfer"}
     assert [arguments for *_, arguments in shown][4:] == [{"bytes": 500}, {"bytes": 500}]
-
-
-def test_use_of_devices_counts_all_micro_batches() -> None:
-    problem = Problem.of(diamond_graph(), machine())
-    used = device_usage(problem, two_micro_batches(problem))
-    assert used.busy_s == pytest.approx([0.036, 0.004])
-    assert (used.bytes_out.tolist(), used.bytes_in.tolist()) == ([1000, 0], [0, 1000])

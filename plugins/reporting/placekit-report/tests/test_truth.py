@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_report.document import Part, Run, document
-from placekit_testing.small import machine
+from placekit_testing.fakes import gpus
 from report_data import network
 
 from placekit_core import Placement, Result, Task, place
@@ -21,7 +21,7 @@ def on_first(task: Task, rng: np.random.Generator) -> Placement:
 
 
 def placed(**options: Any) -> Result:
-    return place(network(1), cluster=machine(), policy=on_first, grouper="none", budget=5, **options)
+    return place(network(1), cluster=gpus(), policy=on_first, grouper="none", budget=5, **options)
 
 
 def run_of(result: Result, part: Part, **changes: Any) -> dict[str, Any]:

@@ -35,16 +35,6 @@ def test_a_chain_of_three_on_two_devices() -> None:
     assert change.binding.text == "the link gpu:1 -> gpu:0 takes 33.3% of the critical path"
 
 
-def test_transfers_over_several_links_are_a_route() -> None:
-    data = three_on_two().cluster.model_dump()
-    way = {"bytes_per_s": 1.0, "latency_s": 0.0}
-    data["links"] = [{"a": f"gpu:{i}", "b": "hub", **way, "reverse": way} for i in range(2)]
-    few = three_on_two()
-    problem = with_seconds(Problem(few.graph, few.grouping, Cluster.parse(data), few.costs), SECONDS)
-    change = change_of(problem, problem.placement(DEVICES))
-    assert change.binding.text == "the route gpu:1 -> gpu:0 takes 33.3% of the critical path"
-
-
 def test_single_moves_by_hand() -> None:
     """b to device 0: all run one after another, 8 s. c to device 1: 2 + 3 + 4 + 1 s. d away: nothing changes, 15 s."""
     problem = with_seconds(three_on_two(), SECONDS)
@@ -142,15 +132,6 @@ def test_moves_are_simulations_and_their_number_is_bounded(monkeypatch: pytest.M
         device = placement.device.copy()
         device[group] = target
         assert session.evaluate(Placements.of(device)).value_s[0] == value_s
-
-
-def test_pipelines_have_moves_and_resources_too() -> None:
-    problem = three_on_two()
-    change = change_of(problem, problem.placement([0, 0, 0, 1, 1]), Pipeline(microbatches=2))
-    assert change.moves is not None
-    assert change.resources is not None
-    assert "each gpu computes 2x as fast" in change.resources.name
-    assert change.resources.gain[0] > 0
 
 
 def test_without_a_simulation_there_is_a_reason() -> None:

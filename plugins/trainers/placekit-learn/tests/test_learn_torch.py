@@ -80,8 +80,6 @@ class TinyPolicy(TorchPolicy, ReportsKL):
 
 
 class TestTorchPolicy(LearnablePolicyContract):
-    recomputes_log_prob = reports_kl = True
-
     @pytest.fixture
     def make(self):
         return partial(TinyPolicy, threads=1)

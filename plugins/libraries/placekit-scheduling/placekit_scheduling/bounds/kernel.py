@@ -1,16 +1,16 @@
-"""The compiled loops of makespan.py; importing it imports numba.
+"""The compiled loops of makespan.py, which has the proofs; importing this imports numba.
 
-All texts here speak of heads (from the start of the schedule to the start of an operation). Tails are the heads of the
-reversed graph, where an operation reads from its consumers. The proofs are in makespan.py; the names are:
+The loops compute heads: lower bounds on the time from the start of the schedule to the start of an operation. Tails are the
+heads of the reversed graph, where an operation reads from its consumers. Arguments:
 
-- A *place* is a set of like devices. [P] `streams`; `seconds` [n, P] of each operation there; `possible` [n, P] whether it
-  may be there. Operations of one `cluster` number are on one device; `main` is the place that is the device of one of the
-  clusters and nothing else, or -1.
-- Row v of (`ptr`, `other`) holds what v reads from, `cost[edge, a, b]` the seconds of a transfer from place a to another
-  device of place b (inf if there is none).
-- `order` [n] is topological, `position` its inverse. Bit b of `reach[v]` says that the operation b + 1 positions before v
-  is an ancestor of v; ancestors further back are left out. `before[v]` is the last operation of v's cluster before v in
-  that order, `before_main[v]` the last one of the main cluster, -1 if there is none.
+- A *place* is a set of devices of one kind. `streams` [P]; `seconds` [n, P] of each operation there; `possible` [n, P]
+  whether it can be there. Operations with the same `cluster` number are on one device. `main` is the place of the single
+  device of one cluster, or -1.
+- Row v of (`ptr`, `other`) holds the operations that v reads from. `cost[edge, a, b]` is the seconds of a transfer from
+  place a to another device of place b (inf if there is none).
+- `order` [n] is topological, `position` its inverse. Bit b of `reach[v]` is set if the operation b + 1 positions before v is
+  an ancestor of v; ancestors further back are ignored. `before[v]` is the last operation of v's cluster before v in that
+  order, `before_main[v]` the last one of the main cluster; -1 if there is none.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 
 from placekit_scheduling.jit import counted_inner, njit
 
-BRANCHES = 16  # most branches that `_join` looks at; leaving some out lowers a bound, but keeps it valid
-LENGTH = 12  # operations of a branch
+BRANCHES = 16  # most branches that `_join_start` considers; with fewer, a bound is lower but valid
+LENGTH = 12  # most operations of a branch
 INF = np.inf
 
 
 class Branches(NamedTuple):
-    """The branches of one operation, as in `makespan.communication_bound`, and their operations one after another.
+    """The branches of one operation, as in `makespan.communication_bound`, with their operations in one list.
 
     Attributes:
-        arrival: A_bj; `length` values of branch b.
-        length: [b] one more than the operations that can be on the device.
-        local: [b] how many of them are.
+        arrival: A_bj; branch b has `length` values.
+        length: [b] one more than the number of its operations that can be on the device.
+        local: [b] how many of these are on the device.
         head, seconds: of each operation.
-        of, rank: branch of each operation, and how many come before it in that branch.
+        of, rank: branch of each operation, and its position there.
     """
 
     arrival: NDArray[np.float64]
@@ -50,7 +50,7 @@ class Branches(NamedTuple):
 
 @njit(cache=True)
 def reach_back(order: Any, position: Any, ptr: Any, other: Any, words: int) -> Any:
-    """[n, words] uint64: `reach`, 64 * words positions far."""
+    """`reach` [n, words] uint64, which covers 64 * words positions."""
     n = len(order)
     reach = np.zeros((n, words), np.uint64)
     for i in range(n):
@@ -71,8 +71,8 @@ def reach_back(order: Any, position: Any, ptr: Any, other: Any, words: int) -> A
 
 
 @counted_inner
-def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: Any, head: Any) -> Any:
-    """Earliest arrival, on a device of `place`, of what `u` writes on another device."""
+def _earliest_arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: Any, head: Any) -> Any:
+    """Earliest arrival of the output of `u` on a device of `place`, if `u` is on another device."""
     least = INF
     for other_place in range(head.shape[1]):
         if possible[u, other_place]:
@@ -82,11 +82,11 @@ def _arrival(u: int, edge: int, place: int, cost: Any, seconds: Any, possible: A
 
 
 @counted_inner
-def _alone(
+def _after_own_ancestors(
     v: int, u: int, place: int, order_position: Any, before: Any, reach: Any, seconds: Any, possible: Any, streams: Any,
     head: Any, least: Any,
 ) -> Any:  # fmt: skip
-    """When the device of `v` has run those ancestors of v, from `u` back, that are on it for sure: see `forced_bound`."""
+    """When the device of `v` has run the ancestors of v that must be on it, from `u` back: see `forced_bound`."""
     work, first = 0.0, INF
     while u >= 0:
         back = order_position[v] - order_position[u] - 1
@@ -103,8 +103,8 @@ def _alone(
 
 
 @counted_inner
-def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
-    """Edge to the kernel that `v` on `place` would wait for longest if all were on its device; -1 if there is none."""
+def _latest_input(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: Any, head: Any) -> Any:
+    """Edge to the input of `v` on `place` that ends last if all inputs are on its device; -1 without inputs."""
     latest, edge = -1.0, -1
     for e in range(ptr[v], ptr[v + 1]):
         u = other[e]
@@ -115,24 +115,26 @@ def _binding(v: int, place: int, ptr: Any, other: Any, seconds: Any, possible: A
 
 
 @counted_inner
-def _grow(
+def _fill_branches(
     v: int, place: int, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, cluster: Any, head: Any, branch: Any,
     mark: Any, tick: int,
 ) -> Any:  # fmt: skip
-    """Fill the branches of `v`: see `Branches`. Returns the number of branches, and of operations in them."""
+    """Fill `branch` for `v`. Returns the number of branches, and of operations in them."""
     branches = nodes = 0
     mark[v] = tick
     for first in range(ptr[v], ptr[v + 1]):
         if branches == BRANCHES:
             break
-        if mark[other[first]] == tick or seconds[other[first], place] == 0:  # what takes no time can be on any device
+        if (
+            mark[other[first]] == tick or seconds[other[first], place] == 0
+        ):  # without a duration, its device does not matter
             continue
         edge, reader, u, j, path = first, v, other[first], 0, 0.0
         end = head[u, place] + seconds[u, place]
         while True:
             branch.arrival[branches, j] = INF
             if cluster[u] != cluster[reader]:
-                remote = _arrival(u, edge, place, cost, seconds, possible, head) + path
+                remote = _earliest_arrival(u, edge, place, cost, seconds, possible, head) + path
                 branch.arrival[branches, j] = max(remote, end) if j else remote
             if not possible[u, place]:
                 break
@@ -140,7 +142,7 @@ def _grow(
             branch.head[nodes], branch.seconds[nodes] = head[u, place], seconds[u, place]
             branch.of[nodes], branch.rank[nodes] = branches, j
             nodes, j, path = nodes + 1, j + 1, path + seconds[u, place]
-            edge = _binding(u, place, ptr, other, seconds, possible, head) if j < LENGTH else -1
+            edge = _latest_input(u, place, ptr, other, seconds, possible, head) if j < LENGTH else -1
             if edge < 0 or mark[other[edge]] == tick:
                 branch.arrival[branches, j] = end
                 break
@@ -151,8 +153,8 @@ def _grow(
 
 
 @counted_inner
-def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
-    """W(limit) of `communication_bound`, and at least `least`; inf if a branch cannot keep the limit."""
+def _start_within(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
+    """W(limit) of `communication_bound`, but at least `least`; inf if a branch cannot keep the limit."""
     for b in range(branches):
         local = 0
         while branch.arrival[b, local] > limit:
@@ -169,16 +171,16 @@ def _start(limit: float, least: float, branch: Any, branches: int, by_head: Any,
 
 
 @counted_inner
-def _join(
+def _join_start(
     v: int, place: int, least: float, ptr: Any, other: Any, cost: Any, seconds: Any, possible: Any, streams: Any,
     cluster: Any, head: Any, branch: Any, mark: Any, tick: int,
 ) -> Any:  # fmt: skip
-    """Earliest start of `v` on `place`, at least `least`, by how much of each branch is on the device of v."""
-    branches, nodes = _grow(v, place, ptr, other, cost, seconds, possible, cluster, head, branch, mark, tick)
+    """Earliest start of `v` on `place`, at least `least`, over the choices of how much of each branch is on its device."""
+    branches, nodes = _fill_branches(v, place, ptr, other, cost, seconds, possible, cluster, head, branch, mark, tick)
     if branches < 2:
         return least
     by_head = np.argsort(-branch.head[:nodes])
-    if _start(least, least, branch, branches, by_head, streams[place]) <= least:
+    if _start_within(least, least, branch, branches, by_head, streams[place]) <= least:
         return least
     limits = np.empty(nodes + branches)
     some = 0
@@ -187,18 +189,18 @@ def _join(
             if least < branch.arrival[b, j] < INF:
                 limits[some] = branch.arrival[b, j]
                 some += 1
-    rising = np.argsort(limits[:some])  # and not `np.sort`, which would be compiled besides
+    rising = np.argsort(limits[:some])  # not `np.sort`, which would be compiled as well
     low, high, best = 0, some - 1, INF
     while low <= high:
         middle = (low + high) // 2
         limit = limits[rising[middle]]
-        start = _start(limit, least, branch, branches, by_head, streams[place])
+        start = _start_within(limit, least, branch, branches, by_head, streams[place])
         best = min(best, max(start, limit))
         if start <= limit:
             high = middle - 1
         else:
             low = middle + 1
-    return min(best, _start(least, least, branch, branches, by_head, streams[place]))
+    return min(best, _start_within(least, least, branch, branches, by_head, streams[place]))
 
 
 @njit(cache=True)
@@ -222,16 +224,18 @@ def raise_heads(
                 u = other[e]
                 soonest = head[u, place] + seconds[u, place] if possible[u, place] else INF
                 if cluster[u] != cluster[v]:
-                    soonest = min(soonest, _arrival(u, e, place, cost, seconds, possible, head))
+                    soonest = min(soonest, _earliest_arrival(u, e, place, cost, seconds, possible, head))
                 least = max(least, soonest)
             if least < INF and ptr[v + 1] > ptr[v] + 1:
                 tick += 1
-                least = _join(
+                least = _join_start(
                     v, place, least, ptr, other, cost, seconds, possible, streams, cluster, head, branch, mark, tick
                 )
-            least = _alone(v, before[v], place, position, before, reach, seconds, possible, streams, head, least)
+            least = _after_own_ancestors(
+                v, before[v], place, position, before, reach, seconds, possible, streams, head, least
+            )
             if place == main:
-                least = _alone(
+                least = _after_own_ancestors(
                     v, before_main[v], place, position, before, reach, seconds, possible, streams, head, least
                 )
             head[v, place] = least
@@ -240,9 +244,9 @@ def raise_heads(
 
 @njit(cache=True)
 def restrict(head: Any, tail: Any, seconds: Any, possible: Any, cluster: Any, most: float) -> Any:
-    """Clear `possible` where a path would be longer than `most`, alike for all of a cluster.
+    """Clear `possible` where a path would be longer than `most`, for whole clusters.
 
-    Returns how many operations were restricted; -1 if one cannot be anywhere.
+    Returns how many entries were cleared by a path; -1 if an operation has no place left.
     """
     n, places = head.shape
     changed = 0
@@ -268,7 +272,7 @@ def merge(
 ) -> Any:  # fmt: skip
     """Unite the clusters of two operations if a transfer between them would make a path longer than `most`.
 
-    `cluster[v]` is the number of one of its operations, `cluster[cluster[v]] == cluster[v]`. Returns how many were united.
+    `cluster[v]` is an operation of v's cluster, with `cluster[cluster[v]] == cluster[v]`. Returns how many were united.
     """
     united = 0
     for e in range(len(producer)):
@@ -284,10 +288,10 @@ def merge(
         for place in range(head.shape[1]):
             if possible[v, place]:
                 after = seconds[v, place] + tail[v, place]
-                least = min(least, _arrival(u, e, place, cost, seconds, possible, head) + after)
+                least = min(least, _earliest_arrival(u, e, place, cost, seconds, possible, head) + after)
         if least > most:
             cluster[max(a, b)] = min(a, b)
             united += 1
-    for v in range(len(cluster)):  # a root has the lowest number of its cluster: those before v point to roots
+    for v in range(len(cluster)):  # a root has the lowest number of its cluster, so operations before v point to roots
         cluster[v] = cluster[cluster[v]]
     return united

@@ -1,12 +1,12 @@
-"""The compiled loops of labels.py, where the proofs are; importing it imports numba.
+"""The compiled loops of labels.py; importing this imports numba. The proofs are in makespan.py: `detour_bound`, `tree_bound`.
 
 The names are those of kernel.py, and these:
 
 - Place 0 is the device D of the proofs, of one kind; place 1 + b is any other device of kind b. P = 1 + K.
-- A *label* of an operation is a pair (t, w): when it ends at the earliest, and the least priced time of D that its tree takes
-  if it ends then. A list of labels is some entries of two rows, with rising t and falling w.
-- `price` has the prices of a second of work on D, of a second of a transfer to D, and of one from D.
-- `owner[u]` is the one operation that counts the tree of u.
+- A *label* (t, w) of an operation is its earliest end t, and the least priced time w of D for its tree if it ends then. A
+  list of labels is the first entries of two rows, with rising t and falling w.
+- `price` [3] has the prices of a second of work on D, of a second of a transfer to D, and of one from D.
+- `owner[u]` is the only operation that counts the tree of u.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -19,13 +19,13 @@ import numpy as np
 from placekit_scheduling.jit import counted_inner, njit
 
 LABELS = 16  # of an operation at a place; with fewer, the bound is lower but valid
-SPAN = 16  # positions that are searched for each operation after a fork
+SPAN = 16  # positions to search for each operation after a fork
 INF = np.inf
 
 
 @counted_inner
-def _after(f: int, order: Any, position: Any, ptr: Any, other: Any, kernel: Any, row: Any, found: Any) -> Any:
-    """Fill `found` with the next operations, in that order, that depend on `f`, and `row` with where. Returns how many."""
+def _next_dependants(f: int, order: Any, position: Any, ptr: Any, other: Any, kernel: Any, row: Any, found: Any) -> Any:
+    """Fill `found` with the next operations that depend on `f`, in `order`, and `row` with their rows. Returns how many."""
     some, most = 0, len(found)
     for i in range(position[f] + 1, min(len(order), position[f] + 1 + SPAN * most)):
         v = order[i]
@@ -42,8 +42,8 @@ def _after(f: int, order: Any, position: Any, ptr: Any, other: Any, kernel: Any,
 
 
 @counted_inner
-def _push(t: Any, w: Any, some: int, time: float, work: float) -> Any:
-    """Append a label of no more work than the last one, instead of those that it makes needless. Returns how many there are."""
+def _push_label(t: Any, w: Any, some: int, time: float, work: float) -> Any:
+    """Append a label of at most the last one's work, and remove labels that it beats. Returns the new number of labels."""
     while some > 0 and t[some - 1] >= time and w[some - 1] >= work:
         some -= 1
     if some > 0 and t[some - 1] <= time and w[some - 1] <= work:
@@ -53,15 +53,15 @@ def _push(t: Any, w: Any, some: int, time: float, work: float) -> Any:
 
 
 @counted_inner
-def _copy(t: Any, w: Any, some: int, t1: Any, w1: Any) -> None:
-    """Copy `some` labels to (t1, w1): slices take much longer to compile."""
+def _copy_labels(t: Any, w: Any, some: int, t1: Any, w1: Any) -> None:
+    """Copy `some` labels to (t1, w1). Slices would take much longer to compile."""
     for i in range(some):
         t1[i], w1[i] = t[i], w[i]
 
 
 @counted_inner
-def _thin(t: Any, w: Any, some: int) -> Any:
-    """Leave at most LABELS labels: of some in a row, the least time and the least work become one. Returns how many."""
+def _reduce_labels(t: Any, w: Any, some: int) -> Any:
+    """Reduce to at most LABELS labels: neighbours become one label of the least time and least work. Returns how many."""
     if some <= LABELS:
         return some
     for i in range(LABELS):
@@ -71,42 +71,42 @@ def _thin(t: Any, w: Any, some: int) -> Any:
 
 
 @counted_inner
-def _either(
+def _merge_alternatives(
     t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, later: float, more: float, t: Any, w: Any
 ) -> Any:  # fmt: skip
-    """Labels of one list or of the other, in which everything is `later` and `more`. Returns how many."""
+    """Merge two lists of alternatives; labels of the second are `later` and cost `more`. Returns how many."""
     i, j, some = 0, 0, 0
     while i < n1 or j < n2:
         if j == n2 or (i < n1 and t1[i] <= t2[j] + later):
-            some = _push(t, w, some, t1[i], w1[i])
+            some = _push_label(t, w, some, t1[i], w1[i])
             i += 1
         else:
-            some = _push(t, w, some, t2[j] + later, w2[j] + more)
+            some = _push_label(t, w, some, t2[j] + later, w2[j] + more)
             j += 1
-    return _thin(t, w, some)
+    return _reduce_labels(t, w, some)
 
 
 @counted_inner
-def _both(t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, t: Any, w: Any) -> Any:
-    """What must wait for a label of each list: the later time, and all work. Returns how many."""
+def _combine_inputs(t1: Any, w1: Any, n1: int, t2: Any, w2: Any, n2: int, t: Any, w: Any) -> Any:
+    """Combine two lists of inputs, both needed: the later time, and the sum of the work. Returns how many."""
     i, j, some = 0, 0, 0
     while i < n1 and j < n2:
-        some = _push(t, w, some, max(t1[i], t2[j]), w1[i] + w2[j])
+        some = _push_label(t, w, some, max(t1[i], t2[j]), w1[i] + w2[j])
         if j + 1 == n2 or (i + 1 < n1 and t1[i + 1] <= t2[j + 1]):
             i += 1
         else:
             j += 1
-    return _thin(t, w, some)
+    return _reduce_labels(t, w, some)
 
 
 @counted_inner
-def _come(
+def _arrival_labels(
     u: int, edge: int, place: int, together: bool, cost: Any, into: float, out: float, t: Any, w: Any, n: Any, t1: Any,
     w1: Any, t2: Any, w2: Any,
 ) -> Any:  # fmt: skip
-    """Fill (t1, w1) with labels of the arrival, on a device of `place`, of what row `u` writes. Returns how many."""
+    """Fill (t1, w1) with labels of the arrival of row u's output on a device of `place`. Returns how many."""
     some = n[u, place]
-    _copy(t[u, place], w[u, place], some, t1, w1)
+    _copy_labels(t[u, place], w[u, place], some, t1, w1)
     for of in range(cost.shape[1]):
         if of == place and place > 0:  # it may be on the same device
             continue
@@ -114,15 +114,18 @@ def _come(
             continue
         later = cost[edge, of, place]
         more = into * later if place == 0 else out * later if of == 0 else 0.0
-        merged = _either(t1, w1, some, t[u, of], w[u, of], n[u, of], later, more, t2, w2)
-        _copy(t2, w2, merged, t1, w1)
+        merged = _merge_alternatives(t1, w1, some, t[u, of], w[u, of], n[u, of], later, more, t2, w2)
+        _copy_labels(t2, w2, merged, t1, w1)
         some = merged
     return some
 
 
 @counted_inner
-def _append(t: Any, w: Any, room: Any, many: int, least: float, since: float, seconds: float, own: float) -> Any:
-    """Add the labels of an operation that waits for those in `room`, and starts at `least`. Returns the earliest start."""
+def _own_labels(t: Any, w: Any, room: Any, many: int, least: float, since: float, seconds: float, own: float) -> Any:
+    """Fill (t, w) with the labels of an operation that waits for labels in `room` and starts at `least` or later.
+
+    Returns its earliest start, and how many labels there are.
+    """
     start, some = INF, 0
     for j in range(many):
         begin = max(room[4, j], least)
@@ -130,19 +133,19 @@ def _append(t: Any, w: Any, room: Any, many: int, least: float, since: float, se
             begin = max(begin, since + room[5, j])
         start = min(start, begin)
         if begin < INF:
-            some = _push(t, w, some, begin + seconds, room[5, j] + own)
+            some = _push_label(t, w, some, begin + seconds, room[5, j] + own)
     return start, some
 
 
 @counted_inner
-def _wait(
+def _input_labels(
     v: int, place: int, since: float, f: int, first: bool, row: Any, ptr: Any, other: Any, cost: Any, cluster: Any, owner: Any,
     late: Any, price: Any, t: Any, w: Any, n: Any, room: Any,
 ) -> Any:  # fmt: skip
-    """Labels of what `v` at `place` waits for, in rows 4 and 5 of `room`. Returns how many there are.
+    """Fill rows 4 and 5 of `room` with labels of all inputs of `v` at `place`. Returns how many.
 
-    Row `row[u]` of `t`, `w` and `n` has the labels of u; without a row, u is left out. Operation `f` is at place 0 and ends at
-    time 0; `first`: `v` counts the transfer of what it writes. Transfers of what may have ended before `since` do not count.
+    Row `row[u]` of `t`, `w` and `n` has the labels of u; without a row, u is ignored. Operation `f` is at place 0 and ends at
+    time 0; if `first`, v counts the transfer of its output. Transfers of inputs that may end before `since` do not count.
     """
     t1, w1, t2, w2, t3, w3 = room[0], room[1], room[2], room[3], room[4], room[5]
     t3[0], w3[0], many = 0.0, 0.0, 1
@@ -156,33 +159,20 @@ def _wait(
                 w1[0] = price[2] * t1[0] if first and fresh > 0 else 0.0
         elif row[u] >= 0:
             counts = 1.0 if late[u] >= since else 0.0
-            fresh = _come(
-                row[u],
-                e,
-                place,
-                cluster[u] == cluster[v],
-                cost,
-                counts * price[1],
-                counts * price[2],
-                t,
-                w,
-                n,
-                t1,
-                w1,
-                t2,
-                w2,
-            )
+            fresh = _arrival_labels(
+                row[u], e, place, cluster[u] == cluster[v], cost, counts * price[1], counts * price[2], t, w, n, t1, w1, t2, w2
+            )  # fmt: skip
             if owner[u] != v and fresh > 0:
                 w1[0], fresh = 0.0, 1
         else:
             continue
-        many = _both(t3, w3, many, t1, w1, fresh, t2, w2)
-        _copy(t2, w2, many, t3, w3)
+        many = _combine_inputs(t3, w3, many, t1, w1, fresh, t2, w2)
+        _copy_labels(t2, w2, many, t3, w3)
     return many
 
 
 @counted_inner
-def _around(
+def _starts_after_fork(
     f: int, found: Any, some: int, row: Any, ptr: Any, other: Any, cost: Any, seconds: Any, may: Any, price: Any, cluster: Any,
     owner: Any, late: Any, t: Any, w: Any, n: Any, room: Any, start: Any,
 ) -> None:  # fmt: skip
@@ -191,7 +181,7 @@ def _around(
     for i in range(some - 1, -1, -1):
         v = found[i]
         for e in range(ptr[v], ptr[v + 1]):
-            owner[other[e]] = v  # the first one that reads it: they are visited backwards
+            owner[other[e]] = v  # its first reader in the end, because they are visited backwards
             first = v if other[e] == f else first
     for i in range(some):
         v = found[i]
@@ -200,11 +190,11 @@ def _around(
             if not may[v, place] or (place > 0 and cluster[v] == cluster[f]):
                 start[i, place] = INF
                 continue
-            many = _wait(
+            many = _input_labels(
                 v, place, 0.0, f, v == first, row, ptr, other, cost, cluster, owner, late, price, t, w, n, room
             )
             own = price[0] * seconds[v, place] if place == 0 else 0.0
-            least, n[i, place] = _append(t[i, place], w[i, place], room, many, 0.0, 0.0, seconds[v, place], own)
+            least, n[i, place] = _own_labels(t[i, place], w[i, place], room, many, 0.0, 0.0, seconds[v, place], own)
             start[i, place] = max(start[i, place], least)
 
 
@@ -213,11 +203,11 @@ def detours(
     order: Any, position: Any, ptr: Any, other: Any, kernel: Any, fork: Any, cost: Any, seconds: Any, may: Any,
     prices: Any, cluster: Any, most: int, fork_of: Any, join_of: Any, after: Any,
 ) -> Any:  # fmt: skip
-    """Fill pairs of a `fork` and an operation after it that waits for several: `after` [pairs, K, P], the seconds between.
+    """Fill pairs of a `fork` and a later operation, and the least seconds between them: `after` [pairs, K, P].
 
     `cost` [K, e, P, P], `seconds` and `may` [K, n, P] and `prices` [K, r, 3] are those around a device of each kind; the first
-    prices are 0. Only pairs for which the others make a difference are filled, and at most `most` operations after a fork are
-    visited. Returns how many pairs there are.
+    row of prices is 0. Only pairs for which the other prices make a difference are filled. At most `most` operations are
+    visited after each fork. Returns the number of pairs.
     """
     kinds, count = len(cost), 0
     row, found, owner = np.full(len(order), -1, np.int64), np.empty(most, np.int64), np.full(len(order), -1, np.int64)
@@ -228,13 +218,13 @@ def detours(
     for f in order:
         if not fork[f]:
             continue
-        some = _after(f, order, position, ptr, other, kernel, row, found)
+        some = _next_dependants(f, order, position, ptr, other, kernel, row, found)
         for kind in range(kinds):
             for i in range(some):
                 for place in range(1 + kinds):
                     start[kind, i, place] = plain[kind, i, place] = 0.0 if may[kind, f, 0] else INF
             for r in range(prices.shape[1] if may[kind, f, 0] else 0):
-                _around(
+                _starts_after_fork(
                     f, found, some, row, ptr, other, cost[kind], seconds[kind], may[kind], prices[kind, r], cluster, owner,
                     late, t, w, n, room, plain[kind] if r == 0 else start[kind],
                 )  # fmt: skip
@@ -258,7 +248,7 @@ def raise_by_trees(
     order: Any, ptr: Any, other: Any, owner: Any, cost: Any, seconds: Any, may: Any, prices: Any, cluster: Any,
     epochs: Any, pair_ptr: Any, pair_fork: Any, pair_after: Any, head: Any,
 ) -> None:  # fmt: skip
-    """Raise `head` [n, K] by pairs (`after` [pairs, K, K] in the rows of the second one), and by trees since `epochs` [r]."""
+    """Raise `head` [n, K] by pairs (`pair_after` [pairs, K, K], rows by second operation), and by trees since `epochs` [r]."""
     kinds, times, size = len(cost), len(epochs), len(order)
     shape = (kinds, times, size, 1 + kinds)
     t, w, n = np.empty((*shape, LABELS)), np.empty((*shape, LABELS)), np.zeros(shape, np.int64)
@@ -279,15 +269,17 @@ def raise_by_trees(
                     for place in range(1 + kinds if step else 1):
                         if not may[a, v, place]:
                             continue
-                        many = _wait(
+                        many = _input_labels(
                             v, place, epochs[r], -1, False, row, ptr, other, cost[a], cluster, owner, late, prices[a, r],
                             t[a, r], w[a, r], n[a, r], room,
                         )  # fmt: skip
                         own = prices[a, r, 0] * seconds[a, v, 0] if place == 0 and late[v] >= epochs[r] else 0.0
                         least = head[v, a if place == 0 else place - 1] if step else 0.0
-                        start, some = _append(room[6], room[7], room, many, least, epochs[r], seconds[a, v, place], own)
+                        start, some = _own_labels(
+                            room[6], room[7], room, many, least, epochs[r], seconds[a, v, place], own
+                        )
                         if step == 0:
                             head[v, a] = max(head[v, a], start)
                             continue
                         n[a, r, v, place] = some
-                        _copy(room[6], room[7], some, t[a, r, v, place], w[a, r, v, place])
+                        _copy_labels(room[6], room[7], some, t[a, r, v, place], w[a, r, v, place])

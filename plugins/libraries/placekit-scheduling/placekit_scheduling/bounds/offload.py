@@ -1,4 +1,4 @@
-"""The time that it takes to copy, or to compute elsewhere, what exceeds the memory of fast devices."""
+"""A bound from memory: parameters that do not fit on fast devices are copied to them or read on slower ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import UNLIMITED, Problem
+from placekit_scheduling.bounds.routes import concurrent_transfers, least_transfer_s
 from placekit_scheduling.bounds.work import best_prices
 
 Ints = NDArray[np.int64]
@@ -13,20 +14,20 @@ RESIDENT, COPIED, ELSEWHERE = range(3)
 
 
 def offload_bound(problem: Problem) -> float:
-    """Seconds that no placement that fits can beat, because parameters are copied or are read on slower devices.
+    """Seconds that no placement that fits can beat, because parameters are copied or read on slower devices.
 
-    Let H be the devices of one kind, and G all others, with M bytes of memory together. Take for each source s one operation
-    v(s) that reads a tensor x(s) of it, no operation for two sources. In a schedule of length T of a placement that fits, each
-    source
+    Let H be the devices of one kind, and G all others, with M bytes of memory together. Assign to each source s one operation
+    v(s) that reads a tensor x(s) of it, and no operation to two sources. In a schedule of length T of a placement that fits,
+    each source
 
     - is on G with v(s) on G: the sources take at most M bytes in all, the operations at most R T seconds on the R streams of
       G; or
-    - is on H with v(s) on G. Then x(s) is sent from H to G. If every route from H to G holds one of the channels C, of total
-      capacity c, such transfers take at most c T seconds in all, each at least its least time on any of these routes; or
+    - is on H with v(s) on G. Then x(s) is sent from H to G. If every route from H to G has one of the channels C, of total
+      capacity c, such transfers take at most c T seconds in all, each at least as long as on the fastest of these routes; or
     - is read by v(s) on H, whose S streams give at most S T seconds to all these operations.
 
-    The least T of the fractional choice among these three is a linear program of the form of `makespan.work_bound`, with
-    three kinds: any multipliers give a bound. The highest over all kinds H counts; 0 on machines of one kind.
+    The least T of a fractional choice among these three is a linear program of the form of `makespan.work_bound`, with three
+    kinds: any multipliers give a bound. The result is the highest over all kinds H, and 0 on machines of one kind.
     """
     kinds = np.unique(problem.cluster.kind_of)
     if len(kinds) < 2:
@@ -36,7 +37,7 @@ def offload_bound(problem: Problem) -> float:
 
 
 def _one_reader_each(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """[s] sources, an operation that reads from each, and the tensor that it reads: the largest tensors first."""
+    """[s] sources, an operation that reads each, and the tensor that it reads. Large tensors are assigned first."""
     graph = problem.graph
     edge = np.flatnonzero(~graph.kernel[graph.tensor_producer[graph.input_tensor]])
     edge = edge[np.argsort(-graph.tensor_bytes[graph.input_tensor[edge]], kind="stable")]
@@ -51,13 +52,13 @@ def _one_reader_each(problem: Problem) -> tuple[Ints, Ints, Ints]:
 
 
 def _bound(problem: Problem, there: NDArray[np.bool_], source: Ints, reader: Ints, tensor: Ints) -> float:
-    """The bound where `there` [D] are the devices of H."""
+    """The bound with the devices `there` [D] as H."""
     graph, cluster, routes = problem.graph, problem.cluster, problem.cluster.routes
     here, group = ~there, problem.grouping.group_of
     of_source, of_reader = problem.allowed[group[source]], problem.allowed[group[reader]]
     pairs = [(a, b) for a in np.flatnonzero(there).tolist() for b in np.flatnonzero(here).tolist()]
-    ways = np.unique([[routes.latency_s[p], routes.s_per_byte[p]] for p in pairs], axis=0)
-    copying = (ways[:, 0] + graph.tensor_bytes[tensor].astype(np.float64)[:, None] * ways[:, 1]).min(axis=1)
+    copying = least_transfer_s(routes, pairs, graph.tensor_bytes[tensor].astype(np.float64))
+    concurrent = min(concurrent_transfers(routes, pairs, ends=(0, -1)), float(UNLIMITED))
     working = np.where(of_reader[:, there], problem.op_s[reader][:, there], np.inf).min(axis=1)
     apart = group[source] != group[reader]
     seconds = np.full((len(source), 3), np.inf)
@@ -69,21 +70,8 @@ def _bound(problem: Problem, there: NDArray[np.bool_], source: Ints, reader: Int
     bytes_ = graph.persistent_bytes[source].astype(np.float64)
     used = float(graph.persistent_bytes.sum()) + 1.0
     room = np.asarray([float(cluster.memory_bytes[here].sum()), used, used])
-    streams = np.asarray(
-        [cluster.streams[here].sum(), _capacity(problem, pairs), cluster.streams[there].sum()], np.float64
-    )
+    streams = np.asarray([cluster.streams[here].sum(), concurrent, cluster.streams[there].sum()], np.float64)
     must_stay = ~np.isfinite(seconds[:, [COPIED, ELSEWHERE]]).any(axis=1)
     if bytes_.sum() <= room[RESIDENT] or bytes_[must_stay].sum() > room[RESIDENT]:
-        return 0.0  # everything fits on G, or nothing fits: then any bound holds
+        return 0.0  # everything fits on G; or nothing fits, and any bound holds
     return best_prices(seconds, streams, bytes_, room).bound_s
-
-
-def _capacity(problem: Problem, pairs: list[tuple[int, int]]) -> float:
-    """How many transfers can be under way at a time on the routes of these pairs of devices, at most."""
-    routes, size = problem.cluster.routes, problem.cluster.size
-    held = [routes.channel[routes.ptr[a * size + b] : routes.ptr[a * size + b + 1]].tolist() for a, b in pairs]
-    if not all(held):
-        return float(UNLIMITED)
-    common = set.intersection(*map(set, held))
-    sets = [{c} for c in common] + [{row[i] for row in held} for i in (0, -1)]
-    return min(float(sum(int(routes.capacity[c]) for c in chosen)) for chosen in sets)

@@ -1,22 +1,23 @@
-"""Makespans that no placement reaches: the search behind `makespan.forced_bound`, where the proofs are."""
+"""The search for makespans that no placement reaches; `makespan.forced_bound` has the proofs."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from placekit_scheduling.bounds.channels import busiest_channel
-from placekit_scheduling.bounds.relaxation import Levels, Places, Relaxation, longest_window
+from placekit_scheduling.bounds.kinds import Places
+from placekit_scheduling.bounds.relaxation import Levels, Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
 
-PASSES = 4
-STEP = 1e-3  # first step, and final precision, as a share of the bound to begin with
-MARGIN = 1e-9  # a path must be longer than a makespan by this, relatively: sums are rounded
-CEILING = 64.0  # times the bound to begin with; if all makespans up to there are refuted, the search ends
-EFFORT = 100_000  # limit on makespans tried times operations of the graph; one makespan is tried in any case
+PASSES = 4  # rounds of conclusions from one makespan
+STEP = 1e-3  # first step, and final precision, as a share of the first bound
+MARGIN = 1e-9  # a path must be longer than a makespan by this share, because sums are rounded
+CEILING = 64.0  # the search ends at this multiple of the first bound
+EFFORT = 100_000  # limit on makespans tried times operations of the graph; at least one makespan is tried
 
 
 def highest_refuted(relaxation: Relaxation, start_s: float) -> float:
-    """A makespan of at least `start_s` that is refuted, or `start_s`. Steps double until one is not; then bisection."""
+    """The highest makespan found that is refuted, or `start_s`. Steps double until one is not refuted; then bisection."""
     if start_s <= 0:
         return start_s
     low, high, step = start_s, np.inf, STEP * start_s
@@ -32,15 +33,15 @@ def highest_refuted(relaxation: Relaxation, start_s: float) -> float:
 
 
 def is_refuted(relaxation: Relaxation, most_s: float) -> bool:
-    """Whether it is shown that no placement that fits has a makespan of `most_s` or less."""
-    general = Levels.start(relaxation, relaxation.everywhere, relaxation.cluster)
+    """Whether a makespan of `most_s` or less leads to a contradiction for every placement that fits."""
+    general = Levels.start(relaxation, relaxation.everywhere, relaxation.cluster, relaxation.raised)
     if _contradicts(general, most_s):
         return True
     work = np.bincount(general.cluster, relaxation.seconds.min(axis=1), minlength=relaxation.n)
-    center = int(work.argmax())  # the cluster with most work: much depends on where it is
+    center = int(work.argmax())  # the cluster with most work
     for kind in np.flatnonzero(general.possible[center]):
         places = Places.around(int(kind), relaxation.devices)
-        around = Levels.start(relaxation, places, general.cluster, center)
+        around = Levels.start(relaxation, places, general.cluster, relaxation.raised, center)
         around.possible &= general.possible[:, places.kind]
         around.possible[general.cluster == center, 1:] = False
         if not _contradicts(around, most_s):
@@ -49,7 +50,7 @@ def is_refuted(relaxation: Relaxation, most_s: float) -> bool:
 
 
 def _contradicts(levels: Levels, most_s: float) -> bool:
-    """Draw conclusions from a makespan of at most `most_s` until there are no more, or one is impossible."""
+    """Draw conclusions from a makespan of at most `most_s`. Returns whether one of them is impossible."""
     from placekit_scheduling.bounds import kernel
 
     relaxation, most = levels.relaxation, most_s * (1 + MARGIN)
@@ -75,7 +76,7 @@ def _contradicts(levels: Levels, most_s: float) -> bool:
 
 
 def _restrict_to_memory(levels: Levels) -> bool:
-    """Take from each cluster the places whose devices have less memory than its persistent bytes; False if none is left."""
+    """Exclude clusters from places that have too little memory for them. Returns False if one has no place left."""
     relaxation = levels.relaxation
     need = np.bincount(levels.cluster, relaxation.persistent_bytes, minlength=relaxation.n)[levels.cluster]
     levels.possible &= need[:, None] <= relaxation.memory[levels.places.kind]
@@ -83,7 +84,7 @@ def _restrict_to_memory(levels: Levels) -> bool:
 
 
 def _unite_single_places(levels: Levels) -> int:
-    """Unite clusters that can only be on the same single device. Returns by how many there are fewer."""
+    """Unite clusters that can only be on the same single device. Returns how many fewer there are."""
     united = 0
     only = levels.possible.sum(axis=1) == 1
     for place in np.flatnonzero(levels.places.devices == 1):
@@ -95,7 +96,7 @@ def _unite_single_places(levels: Levels) -> int:
 
 
 def _too_much_work(levels: Levels) -> float:
-    """The highest bound by the work of sets of operations: of all, on the main device, off it, and of clusters."""
+    """The highest bound from the work of all operations, of those on the main device, of all others, and of clusters."""
     relaxation, places = levels.relaxation, levels.places
     rows = relaxation.kernels
     possible, seconds = levels.possible[rows], levels.seconds[rows]

@@ -1,4 +1,4 @@
-"""Work over devices: the linear program behind `makespan.work_bound`, by cutting planes."""
+"""Work over the capacity of the devices: the linear program of `makespan.work_bound`, solved by cutting planes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-STEPS = 100
-TOLERANCE = 1e-6
+STEPS = 100  # most cutting planes
+TOLERANCE = 1e-6  # share of the bound at which the search ends
 STEEPEST = 1e3  # highest price of memory: seconds of all work per share of all persistent bytes
 
 
@@ -17,7 +17,7 @@ class Prices:
     """Multipliers of the program, and the bound that they prove.
 
     Attributes:
-        time: [K] share of the makespan that a second on each kind of device counts, >= 0; times streams they sum to 1.
+        time: [K] price of a second on each kind of device, >= 0; multiplied by the streams, they sum to 1.
         memory: [K] seconds per byte on each kind of device, >= 0.
         bound_s: the bound.
     """
@@ -30,9 +30,9 @@ class Prices:
 def best_prices(
     seconds: NDArray[np.float64], streams: NDArray[np.float64], bytes_: NDArray[np.float64], room: NDArray[np.float64]
 ) -> Prices:
-    """Prices of a high bound, found by Kelley's cutting planes (1960); the bound is evaluated at the prices themselves.
+    """Prices of a high bound, by Kelley's cutting planes (1960). The bound is evaluated at the prices, not at the solver's.
 
-    For two kinds of devices, each with memory for everything, a sort finds the best prices.
+    For two kinds of devices that each have memory for everything, a sort finds the best prices.
 
     Args:
         seconds: [g, K] of each group on each kind of device; inf where it may not run.
@@ -72,9 +72,9 @@ def best_prices(
 def _balanced(seconds: NDArray[np.float64], streams: NDArray[np.float64]) -> NDArray[np.float64]:
     """The best prices [2] of time on two kinds of devices without limits of memory.
 
-    A price x of all streams of the first kind leaves 1 - x for the second. Each group takes what is cheaper: the first kind as
-    long as x is below a point of its own. The sum is concave and piecewise linear in x, and highest at one of these points, or
-    between two of them: then the prices are those closest to equal ones, as other bounds use these prices as well.
+    A price x for all streams of the first kind leaves 1 - x for the second. Each group takes the cheaper kind: the first one
+    while x is below a point of its own. The sum is concave and piecewise linear in x, so it is highest at one of these points
+    or between two of them. In the second case take the prices closest to equal ones, because other bounds use them as well.
     """
     first, second = np.where(np.isfinite(seconds), seconds, 0.0).T / streams[:, None]
     point = np.where(np.isfinite(seconds[:, 1]), second / np.maximum(first + second, np.finfo(float).tiny), 1.0)
@@ -90,7 +90,7 @@ def _balanced(seconds: NDArray[np.float64], streams: NDArray[np.float64]) -> NDA
 def _highest(
     cuts: NDArray[np.float64], streams: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """The prices at which the lowest of the cuts [c, 2 K] is highest, and how high: (top, time [K], memory [K])."""
+    """Maximise the lowest of the cuts [c, 2 K]. Returns its value and the prices: (value, time [K], memory [K])."""
     from scipy.optimize import linprog
 
     kinds = len(streams)
@@ -110,7 +110,7 @@ def _highest(
 
 
 def packing(values: NDArray[np.float64], bins: int) -> float:
-    """The largest value, or the sum of the k + 1 least among the k * bins + 1 largest, whichever k gives most; 0 for none."""
+    """A lower bound on the fullest bin: for the best k, the sum of the k + 1 least of the k * bins + 1 largest values."""
     falling = np.sort(values)[::-1]
     total = np.concatenate([[0.0], falling.cumsum()])
     k = np.arange((len(falling) + bins - 1) // bins)

@@ -1,2 +1,1 @@
-"""List scheduling: scheduler.py has the scheduler, levels.py the levels that its rules use, and
-placement_levels.py the b-levels of a placement."""
+"""List scheduling. scheduler.py is the scheduler, levels.py has priorities, placement_levels.py b-levels of a placement."""

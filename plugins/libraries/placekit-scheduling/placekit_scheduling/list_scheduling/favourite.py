@@ -1,4 +1,4 @@
-"""Earliest task first with favourite children, the compiled loop of m-SCT; importing it imports numba."""
+"""Earliest task first with favourite children: the compiled loop of m-SCT. Importing this imports numba."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from placekit_scheduling.list_scheduling.state import BOUND, FRESH, SENT
 
 
 class Favourites(NamedTuple):
-    """The data that `run_favourites` needs and keeps."""
+    """The working arrays of `run_favourites`."""
 
-    favourite: NDArray[np.int64]  # [n] child of each operation; -1 is none
-    low: NDArray[np.float64]  # [n, D] when the inputs are there: lower bounds, as the keys of `run_earliest`
-    last: NDArray[np.int64]  # [D] last operation placed; -1 is none
-    awaited: NDArray[np.int64]  # [D] child that the device waits for; -1 is none
-    free: NDArray[np.float64]  # [D]
+    favourite: NDArray[np.int64]  # [n] favourite child of each operation; -1 if it has none
+    low: NDArray[np.float64]  # [n, D] lower bounds on when the inputs are there, like the keys of `run_earliest`
+    last: NDArray[np.int64]  # [D] last operation placed; -1 before the first
+    awaited: NDArray[np.int64]  # [D] child that the device waits for; -1 if it does not wait
+    free: NDArray[np.float64]  # [D] when the device is free
     live: NDArray[np.float64]  # [D] live bytes when pairs without room were last checked
 
     @classmethod
@@ -38,17 +38,17 @@ class Favourites(NamedTuple):
 
 
 @inner
-def _look(p: Any, s: Any, low: NDArray[np.float64], op: int) -> None:
+def _update_low(p: Any, s: Any, low: NDArray[np.float64], op: int) -> None:
     for d in range(p.memory.shape[0]):
         low[op, d] = ready_at(p, s, op, d)
 
 
 @inner
 def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64], device: int, child: int) -> Any:
-    """`child` if the device waits for it: it is ready, its group is free, and it can start nowhere earlier. Else -1."""
+    """`child` if the device should wait for it: it is ready, its group is free, and no device can start it earlier. Else -1."""
     if child == NOWHERE or s.missing[child] != 0 or s.group_device[p.group[child]] != NOWHERE:
         return NOWHERE
-    _look(p, s, low, child)
+    _update_low(p, s, low, child)
     start = max(low[child, device], free[device])
     for d in range(p.memory.shape[0]):
         if start == np.inf or max(low[child, d], free[d]) < start * (1 - TIE):
@@ -57,12 +57,12 @@ def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64]
 
 
 @inner
-def _begin(
+def _turn(
     p: Any, low: NDArray[np.float64], free: NDArray[np.float64], awaited: NDArray[np.int64], op: int, device: int
 ) -> float:
-    """The time of the pair's turn: its start, but on a device that waits for another operation, not before `op` is urgent.
+    """When the pair may start: at its start; on a device that waits for another operation, not before `op` is urgent.
 
-    Urgent: it could start on any device that may run it.
+    An operation is urgent once it could start on every device that may run it.
     """
     begin = max(low[op, device], free[device])
     if awaited[device] != NOWHERE and awaited[device] != op and begin < np.inf:
@@ -76,16 +76,16 @@ def _begin(
 def run_favourites(
     p: Any, s: Any, f: Favourites, rank: NDArray[np.int64], by_rank: NDArray[np.int64], seed: int
 ) -> None:
-    """`run_earliest`, where a device waits for the favourite child of the operation that it ran last.
+    """Like `run_earliest`, but a device waits for the favourite child of the operation that it ran last.
 
-    Ties: the child that is waited for, then lowest rank. All ready operations are looked at in every step.
+    Ties: the awaited child, then lowest rank. Every step scans all ready operations.
     """
     n, devices = rank.shape[0], p.memory.shape[0]
     low, last, awaited, free, live = f.low, f.last, f.awaited, f.free, f.live
     ready, size, left = s.heap, 0, 0
     for v in range(n):
         if s.missing[v] == 0:
-            _look(p, s, low, v)
+            _update_low(p, s, low, v)
             ready[size] = v
             size += 1
         if s.missing[v] >= 0:
@@ -100,7 +100,7 @@ def run_favourites(
             for i in range(size):
                 v = ready[i]
                 for d in range(devices):
-                    begin = _begin(p, low, free, awaited, v, d)
+                    begin = _turn(p, low, free, awaited, v, d)
                     if begin == np.inf:
                         continue
                     if best != NOWHERE:
@@ -116,12 +116,12 @@ def run_favourites(
                             ):
                                 continue
                     best, where, at, first = v, d, i, begin
-            if best == NOWHERE:  # no pair had room when it was last checked: check again
+            if best == NOWHERE:  # no pair had room at its last check
                 for i in range(size):
-                    _look(p, s, low, ready[i])
+                    _update_low(p, s, low, ready[i])
                 continue
-            _look(p, s, low, best)
-            if _begin(p, low, free, awaited, best, where) <= first:
+            _update_low(p, s, low, best)
+            if _turn(p, low, free, awaited, best, where) <= first:
                 break
         place(p, s, best, where)
         left -= 1
@@ -132,7 +132,7 @@ def run_favourites(
             ready[size] = s.fresh[k]
             size += 1
         for k in range(size - s.counts[FRESH], size):
-            _look(p, s, low, ready[k])
+            _update_low(p, s, low, ready[k])
         for k in range(s.counts[SENT]):
             tensor, d = s.sent_tensor[k], s.sent_device[k]
             for i in range(p.consumer_ptr[tensor], p.consumer_ptr[tensor + 1]):
@@ -143,7 +143,7 @@ def run_favourites(
                 first_output, end = p.output_ptr[p.source_op[i]], p.output_ptr[p.source_op[i] + 1]
                 for j in range(p.consumer_ptr[first_output], p.consumer_ptr[end]):
                     if s.missing[p.consumer_op[j]] == 0:
-                        _look(p, s, low, p.consumer_op[j])
+                        _update_low(p, s, low, p.consumer_op[j])
         freed = False
         for d in range(devices):
             freed |= s.live[d] < live[d]

@@ -1,8 +1,8 @@
-"""The compiled inner loop of scheduler.py; importing it imports numba.
+"""The compiled inner loop of scheduler.py. Importing this imports numba.
 
-`_attempt` decides when an operation could start on a device. It changes the state as if the operation were placed and
-writes down what it changed, so that `_undo` restores the state: what `starts` predicts is what `place` does. All integers
-are int64, so that each function is compiled once.
+`_attempt` computes when an operation could start on a device. It changes the state as if the operation were placed, and logs
+the changes so that `_undo` can restore the state. So `starts` predicts exactly what `place` does. All integers are int64, so
+that each function is compiled only once.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -18,7 +18,7 @@ from placekit_scheduling.jit import compiled, inner, njit
 from placekit_scheduling.list_scheduling.memory import NOWHERE, hold, may_run, room
 from placekit_scheduling.list_scheduling.state import ARRIVALS, BOUND, FRESH, GROUPS, INSERTION, LANES, SENT
 
-TIE = 1e-12  # starts that differ by less, relatively, are the same
+TIE = 1e-12  # starts with a smaller relative difference count as equal
 
 
 @njit(cache=True, inline="always")
@@ -31,7 +31,7 @@ def _bind(p: Any, s: Any, group: int, device: int) -> None:
 
 @inner
 def _home(p: Any, s: Any, group: int, device: int) -> Any:
-    """Device for a free group of sources that `device` reads: that one if it has room, else the one with most."""
+    """Device for a free group of sources that `device` reads: this device if it has room, else the one with most room."""
     if p.allowed[group, device] and p.group_bytes[group] <= room(p, s, device):
         return device
     best, most = NOWHERE, -np.inf
@@ -39,13 +39,13 @@ def _home(p: Any, s: Any, group: int, device: int) -> Any:
         if p.allowed[group, d] and room(p, s, d) > most:
             best, most = d, room(p, s, d)
     if p.allowed[group, device] and most < p.group_bytes[group]:
-        return device  # it fits nowhere
+        return device  # the group fits nowhere
     return best
 
 
 @inner
 def _send(p: Any, s: Any, tensor: int, src: int, dst: int) -> float:
-    """Send a tensor behind everything that its channels carry already. Returns when it is there."""
+    """Send a tensor after everything that its channels carry already. Returns when it arrives."""
     devices = p.memory.shape[0]
     route = src * devices + dst
     begin = s.finish[p.producer[tensor]]
@@ -77,7 +77,7 @@ def _send(p: Any, s: Any, tensor: int, src: int, dst: int) -> float:
 
 @inner
 def _attempt(p: Any, s: Any, op: int, device: int) -> float:
-    """Bind what is free, send what is missing. Returns when all inputs are on the device."""
+    """Bind free groups and send missing inputs. Returns when all inputs are on the device."""
     s.counts[GROUPS] = s.counts[LANES] = s.counts[ARRIVALS] = 0
     if s.group_device[p.group[op]] == NOWHERE:
         _bind(p, s, p.group[op], device)
@@ -93,7 +93,7 @@ def _attempt(p: Any, s: Any, op: int, device: int) -> float:
             ready = max(ready, s.finish[u])
         elif s.arrival[tensor, device] >= 0:
             ready = max(ready, s.arrival[tensor, device])
-        else:  # sorted by when they exist; inputs nearly are
+        else:  # insertion sort by when the tensors exist; inputs are nearly in this order
             k = waiting
             while k > 0 and s.finish[p.producer[s.waiting[k - 1]]] > s.finish[u]:
                 s.waiting[k] = s.waiting[k - 1]
@@ -120,7 +120,7 @@ def _undo(p: Any, s: Any) -> None:
 
 @inner
 def device_free(p: Any, s: Any, device: int) -> float:
-    """When the first stream of the device is free for good."""
+    """When the first stream of the device has run all its operations."""
     if p.stream_ptr[device] == p.stream_ptr[device + 1]:
         return 0.0
     free = np.inf
@@ -131,7 +131,7 @@ def device_free(p: Any, s: Any, device: int) -> float:
 
 @inner
 def _slot(p: Any, s: Any, device: int, ready: float, cost: float) -> Any:
-    """Earliest slot: start, stream, and the operation behind it there (-1: it is the last)."""
+    """Earliest slot: start, stream, and the next operation on this stream (-1 if the slot is at the end)."""
     start, stream, behind = np.inf, -1, -1
     if p.stream_ptr[device] == p.stream_ptr[device + 1]:
         return ready, stream, behind
@@ -153,7 +153,7 @@ def _slot(p: Any, s: Any, device: int, ready: float, cost: float) -> Any:
 
 @compiled
 def starts(p: Any, s: Any, op: int, ready: NDArray[np.float64], start: NDArray[np.float64]) -> None:
-    """Fill [D] `ready` (inputs there) and `start` for one operation; inf where it may not run."""
+    """Fill `ready` [D], when the inputs of an operation could be there, and `start` [D]; inf where it may not run."""
     for d in range(p.memory.shape[0]):
         ready[d] = start[d] = np.inf
         if may_run(p, s, op, d):
@@ -164,7 +164,7 @@ def starts(p: Any, s: Any, op: int, ready: NDArray[np.float64], start: NDArray[n
 
 @compiled
 def place(p: Any, s: Any, op: int, device: int) -> None:
-    """Commit one ready operation to a device."""
+    """Place one ready operation on a device."""
     ready = _attempt(p, s, op, device)
     s.counts[SENT], s.counts[BOUND] = s.counts[ARRIVALS], s.counts[GROUPS]
     for k in range(s.counts[SENT]):
@@ -212,7 +212,8 @@ def run_level(
 ) -> None:  # fmt: skip
     """Place the ready operation of lowest rank, on the device of earliest start or finish, until all are placed.
 
-    home: [n] device of an operation if it may run there; -1 is any. ahead: [n, D] seconds added to its finish.
+    home: [n] preferred device of an operation, used if it may run there; -1 for any. ahead: [n, D] seconds added to its
+    finish.
     """
     devices = p.memory.shape[0]
     ready, start, heap = s.ready, s.begin, s.heap

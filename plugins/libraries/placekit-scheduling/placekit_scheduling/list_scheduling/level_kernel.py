@@ -1,4 +1,4 @@
-"""The compiled loops of levels.py; importing it imports numba."""
+"""The compiled loops of levels.py. Importing this imports numba."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from placekit_scheduling.jit import compiled
 
 @compiled
 def to_exit(order: Any, out: Any, first: Any, reader: Any, own: Any, sent: Any, level: Any) -> None:
-    """Fill `level` [n] with the longest path from each operation on; `order` is a topological one."""
+    """Fill `level` [n] with the longest path from each operation to an exit; `order` is topological."""
     for i in range(len(order) - 1, -1, -1):
         v = order[i]
         longest = 0.0
@@ -22,7 +22,7 @@ def to_exit(order: Any, out: Any, first: Any, reader: Any, own: Any, sent: Any, 
 
 @compiled
 def from_entry(order: Any, first: Any, read: Any, producer: Any, own: Any, sent: Any, level: Any) -> None:
-    """Fill `level` [n], zeros before, with the longest path to the start of each operation; `order` is a topological one."""
+    """Fill `level` [n], first zeros, with the longest path to the start of each operation; `order` is topological."""
     for v in order:
         longest = 0.0
         for k in range(first[v], first[v + 1]):

@@ -1,4 +1,4 @@
-"""Levels of operations, and the other values that the rules of scheduler.py use."""
+"""Levels of operations, and other priorities for the rules of scheduler.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placekit_core import Problem
 
 
 def op_cost(problem: Problem, cost: Literal["mean", "min"] = "mean") -> NDArray[np.float64]:
-    """[n] seconds of each operation: mean or least over the devices that its group may run on."""
+    """[n] seconds of each operation: the mean or least over its allowed devices."""
     allowed = problem.expand(problem.allowed.T).T
     if cost == "min":
         return np.asarray(np.where(allowed, problem.op_s, np.inf).min(axis=1, initial=np.inf))
@@ -19,7 +19,7 @@ def op_cost(problem: Problem, cost: Literal["mean", "min"] = "mean") -> NDArray[
 
 
 def transfer_cost(problem: Problem) -> NDArray[np.float64]:
-    """[t] mean seconds of sending each tensor, over the ordered pairs of devices; 0 for sources, which follow consumers.
+    """[t] mean seconds of sending each tensor, over all ordered pairs of devices; 0 for sources, which go to their consumers.
 
     HEFT's mean communication cost (Topcuoglu et al. 2002, Eq. 2), with each pair's own latency and bandwidth.
     """
@@ -32,10 +32,10 @@ def transfer_cost(problem: Problem) -> NDArray[np.float64]:
 
 
 def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
-    """[n] seconds on the longest path from each operation to an exit, its own included (bottom level).
+    """[n] seconds on the longest path from each operation to an exit, including its own (bottom level).
 
     `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
-    HEFT's upward rank, 0 the static level that ETF breaks ties by (Hwang et al. 1989) and a part of the proven bounds.
+    HEFT's upward rank; 0 the static level, by which ETF breaks ties (Hwang et al. 1989) and which is part of the bounds.
     """
     from placekit_scheduling.list_scheduling.level_kernel import to_exit
 
@@ -46,7 +46,7 @@ def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communicati
 
 
 def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
-    """[n] seconds on the longest path from an entry to each operation, its own not included (top level)."""
+    """[n] seconds on the longest path from an entry to each operation, without its own (top level)."""
     from placekit_scheduling.list_scheduling.level_kernel import from_entry
 
     graph, level = problem.graph, np.zeros(problem.graph.n)
@@ -56,9 +56,9 @@ def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communicati
 
 
 def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.float32]:
-    """[g] priorities of groups from values [n] of operations: the highest of its kernels or, without any, of its sources.
+    """[g] the highest value of each group's kernels, or of its sources if it has no kernels; `value` is [n].
 
-    A group is as urgent as its most urgent operation: with b-levels, a forward operation of the group.
+    So a group is as urgent as its most urgent operation. With b-levels this is a forward operation of the group.
     """
     graph, group = problem.graph, problem.grouping.group_of
     result = np.full(problem.g, -np.inf)
@@ -70,7 +70,7 @@ def group_priority(problem: Problem, value: NDArray[np.float64]) -> NDArray[np.f
 
 
 def critical_path(problem: Problem) -> NDArray[np.int64]:
-    """Kernels on a longest path, entry first, by mean costs and mean transfers; ties by the lower index.
+    """The kernels of a longest path, entry first, by mean costs and mean transfers; ties by the lower index.
 
     CPOP's critical path (Topcuoglu et al. 2002, section 4.2).
     """
@@ -88,7 +88,7 @@ def critical_path(problem: Problem) -> NDArray[np.int64]:
 
 
 def critical_path_device(problem: Problem, path: NDArray[np.int64]) -> int:
-    """The device that runs `path` fastest, of those that may run most of it; of equal ones the first (CPOP)."""
+    """The device that runs `path` fastest, among the devices that may run most of it; ties by the lower index (CPOP)."""
     allowed = problem.allowed[problem.grouping.group_of[path]]
     seconds = np.where(allowed, problem.op_s[path], 0.0).sum(axis=0)
     return int(np.lexsort((seconds, -allowed.sum(axis=0)))[0])
@@ -97,8 +97,8 @@ def critical_path_device(problem: Problem, path: NDArray[np.int64]) -> int:
 def optimistic_cost(problem: Problem) -> NDArray[np.float64]:
     """[n, D] seconds from the end of each operation on each device to the end of the step, if devices were never busy.
 
-    The optimistic cost table of PEFT (Arabnejad and Barbosa 2014, Eq. 4): the longest, over the successors, of the time on
-    the best device for each; if that is another device, a transfer counts with its mean time (`transfer_cost`).
+    The optimistic cost table of PEFT (Arabnejad and Barbosa 2014, Eq. 4): the longest time over all successors, each on its
+    best device. If this is another device, the transfer counts with its mean time (`transfer_cost`).
     """
     graph, sent = problem.graph, transfer_cost(problem)
     allowed = problem.allowed[problem.grouping.group_of]
@@ -115,13 +115,13 @@ def optimistic_cost(problem: Problem) -> NDArray[np.float64]:
 
 
 def mean_optimistic_cost(problem: Problem, table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[n] PEFT's rank (Eq. 5): the mean of each row of `optimistic_cost`, over the devices that may run the operation."""
+    """[n] PEFT's rank (Eq. 5): the mean of each row of `optimistic_cost` over the operation's allowed devices."""
     allowed = problem.allowed[problem.grouping.group_of]
     return np.asarray(np.where(allowed, table, 0.0).sum(axis=1) / allowed.sum(axis=1))
 
 
 def _readers(problem: Problem, op: int, sent: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The readers of an operation's outputs, once per tensor, and the seconds of `sent` [t] of that tensor."""
+    """The readers of an operation's outputs, once per tensor, and the seconds `sent` [t] of this tensor."""
     graph = problem.graph
     first, last = graph.output_ptr[op], graph.output_ptr[op + 1]
     rows = graph.consumer_ptr[first : last + 1]

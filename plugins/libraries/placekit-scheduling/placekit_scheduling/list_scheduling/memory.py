@@ -1,7 +1,8 @@
-"""Bytes on each device while scheduler.py places operations; importing it imports numba.
+"""Bytes in use on each device while scheduler.py places operations. Importing this imports numba.
 
-"Memory" of docs/machine-model.md with the order of placing for time: an output is live from when its operation is placed
-until the last operation that reads it is, a received copy from the first reader on its device.
+The rules are those of "Memory" in docs/machine-model.md, in the order in which operations are placed instead of time. An
+output is live from the placing of its operation to the placing of its last reader; a received copy from the placing of its
+first reader on the device.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -13,18 +14,18 @@ import numpy as np
 
 from placekit_scheduling.jit import inner
 
-NOWHERE: Any = np.int64(-1)  # not a literal: numba would compile functions that take it once more for it
+NOWHERE: Any = np.int64(-1)  # not a literal, for which numba would compile functions once more
 
 
 @inner
 def room(p: Any, s: Any, device: int) -> float:
-    """Bytes that are free for data that stays the whole step, and so is there when most bytes are live."""
+    """Free bytes for data that stays the whole step: it must fit beside the highest number of live bytes."""
     return float(max(p.memory[device] - s.used[device] - s.peak[device], 0.0))
 
 
 @inner
 def has_room(p: Any, s: Any, op: int, device: int) -> bool:
-    """Whether the device has room for the operation's group, the free sources that it reads, its outputs, and copies."""
+    """Whether the device has room for the operation's group, outputs and received copies, and for free sources that it reads."""
     free = room(p, s, device)
     if p.most_bytes[op] <= free:
         return True
@@ -50,9 +51,10 @@ def has_room(p: Any, s: Any, op: int, device: int) -> bool:
 
 @inner
 def may_run(p: Any, s: Any, op: int, device: int) -> bool:
-    """Whether the group is on this device; or may be, and there is room here, or on no allowed device.
+    """Whether an operation may run on a device: its group is there, or it may be there and there is room.
 
-    If there is room on none, the group's persistent bytes must fit here, or fit nowhere: they would never be freed.
+    If no allowed device has room, the group's persistent bytes must fit, as they are never freed. If they fit nowhere, the
+    operation may run on any allowed device.
     """
     group = p.group[op]
     if s.group_device[group] != NOWHERE:
@@ -73,7 +75,7 @@ def may_run(p: Any, s: Any, op: int, device: int) -> bool:
 
 @inner
 def hold(p: Any, s: Any, op: int, device: int) -> None:
-    """Count the bytes that an operation being placed adds to its device, then free what it was the last to read."""
+    """Add the bytes of an operation that is being placed, then free the tensors that it is the last to read."""
     for e in range(p.input_ptr[op], p.input_ptr[op + 1]):
         tensor = p.input_tensor[e]
         if s.group_device[p.group[p.producer[tensor]]] != device and not s.held[tensor, device]:

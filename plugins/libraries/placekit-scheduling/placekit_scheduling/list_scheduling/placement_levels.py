@@ -1,7 +1,7 @@
-"""Priorities that follow the devices: b-levels of a placement, with the transfers that it makes and no others.
+"""Priorities from a placement: b-levels with its devices and transfers.
 
-The b-levels of list scheduling (levels.py) take the mean over all devices, before any placement is known.
-Once it is, a path whose operations are on one device is as short as their seconds, and one that crosses slow links is longer.
+The b-levels of list scheduling (levels.py) are means over all devices, because no placement is known yet. In a placement, a
+path on one device takes only the seconds of its operations, and a path over slow links takes longer.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from placekit_core import Problem
 from placekit_scheduling.jit import njit
 
-LEAST_FACTOR, MOST_FACTOR = 0.5, 4.0  # of the transfers' seconds: links are shared, so that a transfer may take longer
+LEAST_FACTOR, MOST_FACTOR = 0.5, 4.0  # factors of the transfers' seconds, which may be longer because links are shared
 
 
 class LevelGraph(NamedTuple):
-    """A problem of n operations and t tensors, as `set_levels` reads it.
+    """The arrays of a problem for `set_levels`: n operations, t tensors.
 
-    It is a type of its own, because numba keeps the types of arguments with compiled code: code for a plugin's type could not be
-    loaded where that plugin is not installed.
+    numba stores argument types with compiled code. The type is defined here, because code for a plugin's type could not be
+    loaded where the plugin is not installed.
 
     Attributes:
         group_of: [n].
@@ -31,9 +31,10 @@ class LevelGraph(NamedTuple):
         tensor_bytes: [t].
         output_ptr: [n + 1] the tensors of operation v are output_ptr[v] to output_ptr[v + 1] - 1.
         consumer_ptr, consumer_op: [t + 1], [..] operations that read each tensor, in compressed rows.
-        latency_s, s_per_byte: [D, D] of sending.
-        backwards: [n] operations, each after all that read from it.
-        decides: [n] whether an operation counts for the priority of its group: kernels; in a group without any, its sources.
+        latency_s, s_per_byte: [D, D] of the routes.
+        backwards: [n] operations in reverse topological order.
+        decides: [n] whether an operation counts for the priority of its group: all kernels; in a group without kernels, all
+            sources.
     """
 
     group_of: NDArray[np.int32]
@@ -50,7 +51,7 @@ class LevelGraph(NamedTuple):
 
 
 def level_graph(problem: Problem) -> LevelGraph:
-    """What `set_levels` reads of a problem."""
+    """The arrays of a problem for `set_levels`."""
     graph, group, routes = problem.graph, problem.grouping.group_of, problem.cluster.routes
     computes = np.zeros(problem.g, np.bool_)
     computes[group[graph.kernel]] = True
@@ -75,11 +76,11 @@ def _ints(values: NDArray[Any]) -> NDArray[np.int32]:
 
 @njit(cache=True, nogil=True)
 def set_levels(graph: Any, device: Any, factor: Any, tail: Any, priority: Any) -> None:
-    """Fill `priority` [g] with the b-levels of groups on their devices `device` [g], in seconds; `tail` [n] is space.
+    """Fill `priority` [g] with the b-levels of groups on their devices `device` [g], seconds. `tail` [n] is working space.
 
-    The b-level of an operation: the longest path from it to an exit, with every operation's seconds on its device and
-    `factor` times those of every transfer between devices. That of a group is the highest of its kernels or, without any,
-    of its sources, as in `group_priority`. Sources are there from the beginning: nothing is added for sending them.
+    The b-level of an operation is the longest path from it to an exit. A path takes the seconds of its operations on their
+    devices, and `factor` times the seconds of its transfers, except those of sources, which can be sent from the beginning.
+    The b-level of a group is the highest of its kernels, or of its sources if it has no kernels, as in `group_priority`.
     """
     priority[:] = -np.inf
     for v in graph.backwards:

@@ -1,15 +1,14 @@
-"""List scheduling: priority levels, and one scheduler that places operations one by one.
+"""The list scheduler, which places operations one by one. Heuristics, searches and Doppler's teacher share it.
 
-Heuristics, starting points of searches, Doppler's teacher and ablations share it. It works on operations; placing one
-binds its whole group to the device. Its times are an estimate of the machine model of docs/machine-model.md: a transfer
-starts when its tensor exists and its channels are free, a tensor is sent once per destination, and operations run in the
-order in which they are placed.
+Placing an operation binds its whole group to the device. The times are an estimate of the machine model of
+docs/machine-model.md: a transfer starts when its tensor exists and its channels are free, a tensor is sent once per
+destination, and operations run in the order in which they are placed.
 """
 
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +27,19 @@ from placekit_scheduling.list_scheduling.levels import (
 from placekit_scheduling.list_scheduling.state import INSERTION, Fixed, State
 
 Rule = Literal["critical_path", "earliest_finish", "etf", "heft", "cpop", "peft"]
-RULES: tuple[Rule, ...] = ("critical_path", "earliest_finish", "etf", "heft", "cpop", "peft")
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 class ListScheduler:
-    """A schedule under construction: place ready operations one by one, or let a rule place all that are left.
+    """A schedule under construction: place ready operations one by one, or let a rule place all remaining ones.
 
-    Sources never decide: they exist from time 0, and the first consumer that is placed binds a free group of sources to
-    its device (then reading them costs nothing).
+    Sources exist from time 0 and are never placed by themselves. The first consumer that is placed binds a free group of
+    sources to its device, where reading them then costs nothing.
 
-    Memory is an estimate of docs/machine-model.md with the order of placing for time: outputs and received copies are live
-    from when their operation is placed until the last one that reads them is. A free group goes to a device only if there
-    is room for its persistent bytes, the free sources, the received copies and the outputs of the operation that decides.
-    If no allowed device has that, its persistent bytes must fit; if they fit nowhere, it may go anywhere.
+    Memory is estimated as in docs/machine-model.md, but in the order of placing: outputs and received copies are live until
+    their last reader is placed. A free group goes to a device only if there is room for its persistent bytes, and for the
+    outputs, the received copies and the free sources of the operation that is placed. If no allowed device has this room, the
+    persistent bytes must fit; if they fit nowhere, the group may go anywhere.
 
     >>> scheduler = ListScheduler(problem)
     >>> while not scheduler.done:
@@ -48,16 +47,16 @@ class ListScheduler:
     ...     scheduler.place(op, int(scheduler.earliest_start(op).argmin()))
     >>> placement = scheduler.placement()
 
-    `allowed` [g, D] keeps groups off devices that may run them; no group may be left without any.
+    `allowed` [g, D] restricts the devices of groups further; every group must keep at least one.
 
     Attributes:
-        problem: what is placed.
-        start_s, finish_s: [n] seconds; 0 for what is not placed, and for sources.
-        group_device: [g] device that each group is bound to; -1 is none yet.
-        arrival_s: [t, D] when a copy of each tensor is on each device; -1 where none was sent.
-        used_bytes: [D] persistent bytes of the groups bound to each device.
-        peak_bytes: [D] estimated most bytes in use on each device, of what is placed.
-        level: [n] levels that the last `run` went by; b-levels before that.
+        problem: the problem.
+        start_s, finish_s: [n] seconds; 0 for sources and operations that are not placed.
+        group_device: [g] device of each group; -1 if it has none yet.
+        arrival_s: [t, D] when a copy of each tensor arrives on each device; -1 if none was sent.
+        used_bytes: [D] persistent bytes of the groups on each device.
+        peak_bytes: [D] estimated peak of the bytes in use on each device.
+        level: [n] levels of the last `run`; before the first one, b-levels.
     """
 
     def __init__(self, problem: Problem, allowed: NDArray[np.bool_] | None = None) -> None:
@@ -72,7 +71,7 @@ class ListScheduler:
         self.reset()
 
     def reset(self, insertion: bool = False) -> None:
-        """Start again with nothing placed. `insertion`: an operation may run in a gap before others (HEFT)."""
+        """Start again with nothing placed. With `insertion`, an operation may fill a gap before others (HEFT)."""
         self._state = State.of(self.problem, self._fixed, insertion)
 
     @property
@@ -101,7 +100,7 @@ class ListScheduler:
 
     @property
     def ready(self) -> NDArray[np.int64]:
-        """Operations (kernels) that can be placed next, ascending: all kernels that they read from are placed."""
+        """The kernels that can be placed next, ascending: all kernels that they read from are placed."""
         return np.flatnonzero(self._state.missing == 0)
 
     @property
@@ -123,25 +122,21 @@ class ListScheduler:
             self._levels[communication] = b_level(self.problem, communication=communication)
         return self._levels[communication]
 
-    def times(self, op: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[D] when the inputs of ready operation `op` could be on each device, and when it could start there, seconds.
+    def earliest_start(self, op: int) -> NDArray[np.float64]:
+        """[D] when ready operation `op` could start on each device, seconds.
 
         inf where it may not run: its group is elsewhere, is not allowed, or does not fit (see the class).
         """
         self._check_ready(op)
         ready, start = np.empty(self._devices), np.empty(self._devices)
         self._kernel.starts(self._fixed, self._state, int(op), ready, start)
-        return ready, start
-
-    def earliest_start(self, op: int) -> NDArray[np.float64]:
-        """[D] when ready operation `op` could start on each device, seconds; inf where it may not run."""
-        return self.times(op)[1]
+        return start
 
     def place(self, op: int, device: int) -> float:
-        """Place ready operation `op` on `device`. Returns when it starts, seconds.
+        """Place ready operation `op` on `device`. Returns its start, seconds.
 
-        Raises PlacementError if it is not ready, or if its group is elsewhere or not allowed there. Memory does not
-        stop it: `earliest_start` says where there is room.
+        Raises PlacementError if it is not ready, or if its group is elsewhere or not allowed there. Memory is not checked:
+        use `earliest_start` to see where there is room.
         """
         self._check_ready(op)
         self._check_device(int(self.problem.grouping.group_of[op]), device)
@@ -155,7 +150,7 @@ class ListScheduler:
         seed: int | None = None,
         favourite: NDArray[np.int64] | None = None,
     ) -> ListScheduler:
-        """Place all that is left by a rule. Returns self.
+        """Place all remaining operations by a rule. Returns self.
 
         Args:
             rule: `critical_path`: the ready operation of highest level, on the device of earliest start (ties: of
@@ -165,24 +160,24 @@ class ListScheduler:
                 `cpop`: `heft` by b-level plus t-level, with a critical path on the device that is fastest for all of it
                 (same paper; `critical_path`). `peft`: `heft` by the mean of `optimistic_cost`, whose entry is
                 added to the finish on each device (Arabnejad and Barbosa 2014).
-            level: [n]; default: b-levels with communication, for `etf` without; for `cpop` and `peft` as said above.
-            seed: seed of random ties; None: the lower index wins.
-            favourite: [n] operation that the device of each waits for, if it is ready, can start nowhere earlier and no
-                urgent operation comes before it (one that could start on any device at once); -1 is none. `etf` only:
-                SCT's scheduling (Hanen and Munier 1995; Baechi, Jeon et al. 2020, section 3).
+            level: [n]; default: b-levels with communication (`etf`: without), or as described for `cpop` and `peft`.
+            seed: seed for random ties; None: the lower index wins.
+            favourite: [n] favourite child of each operation, or -1. The operation's device waits for the child if it is
+                ready, no device can start it earlier, and no urgent operation comes before it, which could start on any
+                device at once. Only for `etf`: SCT's scheduling (Hanen and Munier 1995; Baechi, Jeon et al. 2020, section 3).
         """
         if rule not in RULES:
             raise PlacementError(f"no list scheduling rule {rule!r}", f"rules: {', '.join(RULES)}")
         n = self.problem.graph.n
         if favourite is not None and rule != "etf":
-            raise PlacementError(f"rule {rule!r} knows no favourite children", "rule 'etf' does")
+            raise PlacementError(f"rule {rule!r} does not support favourite children", "use rule 'etf'")
         if favourite is not None and (len(favourite) != n or not np.isin(favourite, np.arange(-1, n)).all()):
-            raise PlacementError(f"favourites are {n} operations, or -1 for none")
+            raise PlacementError(f"favourite must hold {n} operations, or -1 where there is none")
         chosen = self.default_level(rule) if level is None else np.asarray(level, np.float64)
         if chosen.shape != (n,):
             raise PlacementError(f"levels have shape {chosen.shape}, the graph has {n} operations")
         self._level = chosen
-        # sums of one path added in another order differ in the last bits: they are ties all the same
+        # sums in another order differ in the last bits: they must still be ties
         rounded = np.round(chosen / max(float(np.abs(chosen).max(initial=0.0)), 1e-300) * 2.0**40)
         tie = np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
         by_rank = np.lexsort((tie, -rounded))
@@ -208,7 +203,7 @@ class ListScheduler:
         return self
 
     def default_level(self, rule: Rule) -> NDArray[np.float64]:
-        """[n] levels that `run` uses if it is given none."""
+        """[n] the default levels of `run`."""
         if rule == "cpop":
             return self._b_level(1.0) + self._t_level
         if rule == "peft":
@@ -225,13 +220,13 @@ class ListScheduler:
 
     @cached_property
     def _on_critical_path(self) -> NDArray[np.int64]:
-        """[n] device that a critical path goes to; -1 elsewhere."""
+        """[n] device of the critical path for its operations; -1 for all others."""
         home, path = np.full(self.problem.graph.n, -1, np.int64), critical_path(self.problem)
         home[path] = critical_path_device(self.problem, path)
         return home
 
     def devices(self) -> NDArray[np.int16]:
-        """[g] device of every group; unbound groups (unread sources) go to the allowed device with most memory free."""
+        """[g] device of every group; groups of unread sources go to the allowed device with most free memory."""
         device, used = self._state.group_device.astype(np.int16), self._state.used.copy()
         for group in np.flatnonzero(device < 0):
             room = np.where(self._fixed.allowed[group], self._fixed.memory - used, -np.inf)
@@ -242,7 +237,7 @@ class ListScheduler:
     def placement(self, value: NDArray[np.float64] | None = None) -> Placement:
         """The placement, with priorities from `value` [n] (default: `level`) by `group_priority`.
 
-        Raises PlacementError if operations are left.
+        Raises PlacementError if operations are not placed yet.
         """
         if not self.done:
             raise PlacementError(
@@ -279,10 +274,10 @@ class ListScheduler:
 
 @cache
 def warm_up(favourites: bool = False) -> None:
-    """Compile the scheduler's loops, or load them from numba's cache: seconds that no search should pay for.
+    """Compile the scheduler's loops, or load them from numba's cache.
 
-    Policies that schedule call it when they are built, before the budget's clock starts; with `favourites`, if they run
-    `etf` with favourite children.
+    This takes seconds, so policies that schedule call it when they are built, before the budget's clock starts. Use
+    `favourites` for `etf` with favourite children.
     """
     scheduler = ListScheduler(warm_up_problem())
     for rule in RULES:

@@ -1,4 +1,4 @@
-"""The arrays that the compiled loops of scheduler.py work on."""
+"""The arrays of the compiled loops of scheduler.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Fixed(NamedTuple):
     allowed: NDArray[np.bool_]  # [g, D]
     group_bytes: Floats  # [g]
     memory: Floats  # [D]
-    stream_ptr: Ints  # [D+1] streams of each device; none where they are unlimited
+    stream_ptr: Ints  # [D+1] streams of each device; empty where they are unlimited
     lane_ptr: Ints  # [C+1] one lane per concurrent transfer of each channel
     route_ptr: Ints  # [D*D+1]
     route_channel: Ints
@@ -48,10 +48,10 @@ class Fixed(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, allowed: NDArray[np.bool_]) -> Fixed:
-        """A problem whose groups may run where `allowed` [g, D] says."""
+        """The arrays of a problem; `allowed` [g, D] are the devices of its groups."""
         graph, cluster = problem.graph, problem.cluster
         routes, group = cluster.routes, problem.grouping.group_of
-        most = max(graph.n, graph.t, 1)  # as many as can ever run at a time: nothing waits
+        most = max(graph.n, graph.t, 1)  # with as many streams or lanes as tasks, nothing waits
         streams = np.where(cluster.streams >= UNLIMITED, 0, np.minimum(cluster.streams, most))
         used = np.unique(routes.channel)
         lanes = np.zeros(len(routes.channels), np.int64)
@@ -97,7 +97,7 @@ class Fixed(NamedTuple):
 
 
 class State(NamedTuple):
-    """The decisions so far, and the log of the current attempt."""
+    """The decisions so far, and a log of the current attempt."""
 
     missing: Ints  # [n] kernels that must be placed first; sources and placed operations -1
     start: Floats  # [n]
@@ -113,24 +113,26 @@ class State(NamedTuple):
     lane_free: Floats  # [lanes]
     tail: Ints  # [streams] last operation
     before: Ints  # [n] operation before it on its stream
-    counts: Ints  # [COUNTS] INSERTION: 1 to fill gaps; then the lengths of the logs
-    fresh: Ints  # operations that the last placed one made ready
+    counts: Ints  # [COUNTS] INSERTION: 1 to fill gaps; the others are lengths of the logs
+    fresh: Ints  # operations that became ready with the last placed one
     log_group: Ints
     log_lane: Ints
     log_lane_free: Floats
     log_tensor: Ints
     log_device: Ints
-    waiting: Ints  # tensors that the current attempt has to send
-    sent_tensor: Ints  # what the last placement sent and bound: copies of log_tensor, log_device and log_group
+    waiting: Ints  # tensors to send in the current attempt
+    sent_tensor: (
+        Ints  # transfers and bindings of the last placed operation: copies of log_tensor, log_device, log_group
+    )
     sent_device: Ints
     bound: Ints
-    heap: Ints  # [n] for rules
-    ready: Floats  # [D] for rules: what `starts` fills
+    heap: Ints  # [n] working space of rules
+    ready: Floats  # [D] working space of rules, which `starts` fills
     begin: Floats  # [D]
 
     @classmethod
     def of(cls, problem: Problem, fixed: Fixed, insertion: bool) -> State:
-        """Nothing placed. `insertion`: an operation may run in a gap before others."""
+        """The state with nothing placed. With `insertion`, an operation may fill a gap before others."""
         p, graph, devices = fixed, problem.graph, problem.cluster.size
         n, inputs = graph.n, int(np.diff(p.input_ptr).max(initial=0)) + 1
         hops = int(np.diff(p.route_ptr).max(initial=0))
@@ -170,7 +172,7 @@ class State(NamedTuple):
         )
 
 
-# copies: numba compiles a function anew for read-only arrays
+# copies, because numba would compile functions again for read-only arrays
 
 
 def _ints(values: NDArray[Any]) -> NDArray[np.int64]:

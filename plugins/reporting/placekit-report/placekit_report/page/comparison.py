@@ -19,7 +19,7 @@ from placekit_report.page.page import html
 from placekit_report.page.search_chart import search_chart
 
 MOST_CURVES = 8
-"""Rows whose search is drawn; more curves cannot be told apart."""
+"""Rows whose search is drawn; more curves could not be distinguished."""
 
 
 def comparison(table_rows: Sequence[Row], command: str, home: Path, lost: Sequence[tuple[Path, str]]) -> str:

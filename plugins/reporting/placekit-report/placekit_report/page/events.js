@@ -19,7 +19,7 @@ class Events {
     t.critical.forEach((i) => (this.critical[i] = 1));
     this.first = Int32Array.from(t.tracks.name, (_, k) => firstWhere(0, this.size, (i) => this.track[i] >= k));
     this.last = Int32Array.from(t.tracks.name, (_, k) => firstWhere(0, this.size, (i) => this.track[i] > k));
-    // Until when a track is busy with what started so far: grows with the index, so it can be searched.
+    // The latest end so far on each track: it grows with the index, so it can be searched.
     this.reach = this.end.slice();
     for (let i = 1; i < this.size; i++)
       if (this.track[i] === this.track[i - 1]) this.reach[i] = Math.max(this.reach[i], this.reach[i - 1]);
@@ -35,7 +35,7 @@ class Events {
     return [firstWhere(a, b, (i) => this.reach[i] > from), firstWhere(a, b, (i) => this.start[i] > to)];
   }
 
-  // The longest event at a time, give or take `slack` seconds; -1 if there is none.
+  // The longest event at a time, give or take `slack` seconds; or -1.
   at(track, time, slack) {
     const [a, b] = this.range(track, time - slack, time + slack);
     let best = -1;

@@ -1,4 +1,4 @@
-// Puts into the page what needs scripts: timelines and a choice of programs.
+// Adds the parts that need scripts: timelines and a choice of programs.
 
 const programOf = (node) => DATA.run.programs[Number(node.closest("article").dataset.number)];
 

@@ -1,4 +1,4 @@
-"""HTML as text: every string is escaped but those of type `Markup`."""
+"""HTML as text: strings are escaped, except those of type `Markup`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def count(value: float | None) -> Markup:
 
 
 def signed(share: float) -> Markup:
-    """A change as a percentage: `+` or `−` before it, which says more than its colour."""
+    """A change as a percentage with its sign, so that the colour is not needed."""
     shown = f"{100 * abs(share):.1f}%"
     if shown == "0.0%":
         return tag("span", "±", shown, class_="soft")

@@ -1,4 +1,4 @@
-"""`render` turns the data of a report into one HTML file: tables that need no script, and a timeline that scripts draw."""
+"""Renders the data of a report as one HTML file: tables without scripts, and a timeline drawn by scripts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def sha256(code: str) -> str:
 
 
 def header(data: Data) -> Child:
-    """Title, what was simulated or measured, and the programs of a family."""
+    """Title, a sentence on simulation or measurement, and the programs of a family."""
     run = data["run"]
     truth = tag("em", run["truth"], class_=run["truth"])
     return tag(

@@ -1,4 +1,4 @@
-"""The parts of the page, as tables that need no script. A part is made of one program of one run."""
+"""The sections of the page about one program, as tables without scripts."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from placekit_report.page.search_chart import search_chart
 
 Data = Mapping[str, Any]
 STEPS = ("makespan", "step")
-"""Objectives that are the time of a whole step, so that what takes the time of the timeline takes that of the value."""
+"""Objectives that are the time of a whole step, so that the timeline explains the value."""
 OBJECTIVES = {**dict.fromkeys(STEPS, "step time"), "throughput": "time per micro-batch"}
 LONGEST, CUTS, DEVICES = 12, 15, 16
 OUTSIDE = "(outside modules)"
 
 
 def value_name(program: Data) -> str:
-    """What the value of a program is called."""
+    """The name of a program's value."""
     name = str(program["objective"])
     return OBJECTIVES.get(name, name.replace("_", " "))
 
 
 def outcome(program: Data) -> Child:
-    """The value, or that there is none."""
+    """The value, or why it is missing."""
     if program["value_s"] is None:
         return "failed" if program["error"] else "does not fit" if program["evaluations"] else "not evaluated"
     return quantity(program["value_s"], program["unit"])
@@ -88,7 +88,7 @@ def numbers(program: Data) -> Markup:
 
 
 def baselines(program: Data) -> Markup | None:
-    """The value beside what is easily had without a search."""
+    """The value compared with the baselines."""
     b, unit = program["baselines"], program["unit"]
     if not b["name"]:
         return None
@@ -97,14 +97,14 @@ def baselines(program: Data) -> Markup | None:
     found += [(*row, False) for row in columns]
     most = max((v for _, v, _, fits, *_ in found if v is not None and fits), default=0.0)
     rows = []
-    for name, value, spread, fits, told, note, mine in sorted(
+    for name, value, spread, fits, comparison, note, mine in sorted(
         found, key=lambda f: (not f[3], f[1] is None, f[1] or 0.0)
     ):
         shown: Child = [quantity(value, unit), [" ± ", quantity(spread, unit)] if spread is not None else ""]
         if not fits or value is None:
             shown = outcome(program) if mine else "–" if fits else "does not fit"
         length = bar(value / most if fits and value and most else 0.0, "own" if mine else "bar")
-        rows.append([tag("strong", name) if mine else name, length, shown, told, note])
+        rows.append([tag("strong", name) if mine else name, length, shown, comparison, note])
     heads = ["placement", "", value_name(program), "this run is", "note"]
     if not any(b["note"]):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
@@ -112,7 +112,7 @@ def baselines(program: Data) -> Markup | None:
 
 
 def devices(program: Data) -> Markup:
-    """A row for each device: what it computes, its memory, what it sends and receives."""
+    """A row for each device: computing, memory, traffic."""
     d = program["devices"]
     rows = []
     for i, name in enumerate(d["name"]):
@@ -130,14 +130,14 @@ def devices(program: Data) -> Markup:
 def badge(device: int, name: str = "") -> Markup:
     """The mark of a device: a colour, and its number, so that the colour is not needed.
 
-    With the `name`, it is read aloud; without, its name stands beside it.
+    Pass the `name` where it does not stand beside the mark, for screen readers.
     """
-    told = {"role": "img", "aria_label": name} if name else {"aria_hidden": "true"}
-    return tag("i", str(device), class_=f"d c{device % 9}", **told)
+    label = {"role": "img", "aria_label": name} if name else {"aria_hidden": "true"}
+    return tag("i", str(device), class_=f"d c{device % 9}", **label)
 
 
 def critical(program: Data) -> Markup | None:
-    """What the critical path is made of."""
+    """The parts of the critical path."""
     t = program["timeline"]
     if t is None or not t["critical_parts"]["name"]:
         return None
@@ -163,7 +163,7 @@ def longest(program: Data) -> Markup | None:
 
 
 def cut(program: Data) -> Markup | None:
-    """The edges between devices, most bytes first; None if there is no schedule."""
+    """The edges between devices, most bytes first; None without a schedule."""
     c = program["cut"]
     if c is None:
         return None
@@ -183,31 +183,35 @@ def cut(program: Data) -> Markup | None:
 
 
 def search(program: Data) -> Markup | None:
-    """The best value against the number of evaluations; None for a single evaluation, which is no curve."""
+    """The best value against the number of evaluations; None for a single evaluation."""
     return search_chart([program["search"]], program["bound_s"], program["unit"])
 
 
 def change(program: Data) -> Markup | None:
-    """What would change the value: what binds, utilisation, better resources, single moves."""
+    """What would change the value: the binding resource, utilisation, better resources, single moves."""
     c = program["change"]
     if c is None:
         return None
-    # What is simulated here is compared with the simulated value, which of a measured run is not its own.
+    # compare simulations with the simulated value, which differs from the value of a measured run
     name, own, unit = value_name(program), c["now_s"], program["unit"]
     pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
     used = [[n, bar(s), percent(s)] for n, s in pairs]
-    told = "How much of the step each is in use"
-    parts: list[Child] = [table(["resource", "", "in use"], used, caption=told, numeric=(2,), class_="bars", keep=12)]
+    caption = "How much of the step each is in use"
+    parts: list[Child] = [
+        table(["resource", "", "in use"], used, caption=caption, numeric=(2,), class_="bars", keep=12)
+    ]
     m, r = c["moves"], c["resources"]
     if r["name"]:
         better = [[n, quantity(v, unit), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
-        told = "With more of one resource, simulated again" + (f" (now {units.format_value(own, unit)})" if own else "")
-        parts.append(table(["with", name, "change"], better, caption=told, numeric=(1, 2), keep=10))
+        caption = "With more of one resource, simulated again" + (
+            f" (now {units.format_value(own, unit)})" if own else ""
+        )
+        parts.append(table(["with", name, "change"], better, caption=caption, numeric=(1, 2), keep=10))
     if m["group"]:
         moves = [[g, way(f, t), quantity(v, unit), changed(v, own)]
                  for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
-        told = "The best single moves"
-        found = table(["moved alone", "to", name, "change"], moves, caption=told, numeric=(2, 3))
+        caption = "The best single moves"
+        found = table(["moved alone", "to", name, "change"], moves, caption=caption, numeric=(2, 3))
         parts.append([found, tag("p", m["text"], class_="soft note") if m.get("text") else None])
     if c.get("reason"):
         parts.append(tag("p", c["reason"], class_="soft"))
@@ -216,15 +220,15 @@ def change(program: Data) -> Markup | None:
 
 
 def binds(binding: Data | None, most: Child) -> Markup | None:
-    """The sentence about what the time is spent on, and `most`: what gives the most."""
+    """The sentence about the binding resource, followed by `most`."""
     if not binding:
         return None
-    told = str(binding["text"])
-    return tag("p", told[:1].upper(), told[1:], ".", most, class_="lead")
+    text = str(binding["text"])
+    return tag("p", text[:1].upper(), text[1:], ".", most, class_="lead")
 
 
 def gives_most(resources: Data, own: float | None) -> Child:
-    """The sentence about the best machine that was simulated: what binds may give nothing, because another path takes over."""
+    """The sentence about the best simulated machine, which need not have more of the binding resource."""
     if not resources["name"] or not own:
         return None
     best, value = resources["name"][0], resources["value_s"][0]

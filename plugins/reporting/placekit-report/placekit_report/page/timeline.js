@@ -251,7 +251,7 @@ class Timeline {
     this.dim();
   }
 
-  // Events of other modules than the one picked out, and those that the search did not find, are pale.
+  // Fade events outside the chosen module, and events that the search did not find.
   dim() {
     const found = new Set(this.matches);
     for (let e = 0; e < this.events.size; e++)

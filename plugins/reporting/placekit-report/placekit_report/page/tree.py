@@ -29,14 +29,14 @@ def modules(program: Data) -> Markup | None:
         tag("span", "operations"),
         class_="head",
     )
-    told = tag(
+    note = tag(
         "p", "Bytes: what stays in memory for the whole step (parameters, optimizer state, inputs).", class_="soft"
     )
-    return tag("div", legend, told, tag("div", head, branch(m, names, children, -1), class_="tree"))
+    return tag("div", legend, note, tag("div", head, branch(m, names, children, -1), class_="tree"))
 
 
 def branch(m: Data, devices: Sequence[str], children: dict[int, list[int]], parent: int) -> list[Markup]:
-    """The lines below a module. Python's stack is deep enough: the tree has a limit (`modules.DEEPEST`)."""
+    """The lines below a module; recursion is limited by `modules.DEEPEST`."""
     found = []
     longest = max((s for s, d in zip(m["seconds"], m["depth"], strict=True) if d), default=0.0)
     for i in children.get(parent, ()):

@@ -9,8 +9,6 @@ from placekit_testing import GrouperContract, fakes
 
 
 class TestMyMethod(GrouperContract):
-    limit_option = "max_groups"
-
     @pytest.fixture
     def make(self) -> type[MyMethod]:
         return MyMethod

@@ -12,9 +12,6 @@ from placekit_core import ImporterError
 
 
 class TestMyMethod(ImporterContract):
-    reads_files = True
-    executable = False  # its programs come without an executable
-
     @pytest.fixture
     def make(self) -> type[MyMethod]:
         return MyMethod

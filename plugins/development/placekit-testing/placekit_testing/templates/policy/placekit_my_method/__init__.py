@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from placekit_core import Options, PolicyComponent, hookimpl
+from placekit_core import Component, Options, hookimpl
 
 
 class MyMethodOptions(Options):
@@ -14,10 +14,10 @@ class MyMethodOptions(Options):
 
 
 @hookimpl
-def placekit_policies() -> list[PolicyComponent]:
+def placekit_policies() -> list[Component]:
     """What this package adds."""
     return [
-        PolicyComponent(
+        Component(
             name="my_method",
             summary="the best of a number of random placements",
             config=MyMethodOptions,

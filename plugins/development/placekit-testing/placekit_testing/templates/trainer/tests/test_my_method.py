@@ -18,8 +18,6 @@ class TestMyMethod(TrainerContract):
 
 
 class TestMyMethodSoftmax(LearnablePolicyContract):
-    recomputes_log_prob = True
-
     @pytest.fixture
     def make(self) -> type[MyMethodSoftmax]:
         return MyMethodSoftmax

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from placekit_testing.sequential import run_sequential
 from placekit_torch import import_module
-from placekit_torch.fused import FusedAdam, causal_softmax
+from placekit_torch.custom_kernels import FusedAdam, causal_softmax
 from placekit_torch.operators import op_class
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""Python values that depend on tensors: what every tracer knows, and what `tracer=make_fx` decides by the example."""
+"""Python values that depend on tensors: known ones, and those that `tracer=make_fx` takes from the example."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_values_of_the_example(kind: Any) -> None:
             import_module(module, x, mode="inference")
     for mode in ("train", "inference"):
         with pytest.warns(
-            UserWarning, match=r"(?s)Sequential was traced with the values of this example.*test_torch_values"
+            UserWarning, match=r"(?s)Sequential was traced with the values of this example.*test_torch_known_values"
         ):
             program = import_module(module, x, loss=lambda y: y.sum(), mode=mode, tracer="make_fx")  # type: ignore[arg-type]
         _, results = run_sequential(program, program.executable.initial())

@@ -1,4 +1,4 @@
-"""Tensors inside the arguments and outputs of a module: in containers, and in objects such as dataclasses and caches."""
+"""Finds and replaces tensors in the arguments and outputs of a module: in containers, dataclasses, caches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a value is a tensor, a number or an object: neither a container nor a mapping such as a `ModelOutput`."""
+    """Whether a value is neither a container nor a mapping such as a `ModelOutput`."""
     return not (type(value) in _CONTAINERS or pytree.is_namedtuple_instance(value)) and not (
         isinstance(value, Mapping) and type(value) in pytree.SUPPORTED_NODES
     )
@@ -40,7 +40,7 @@ def _copied_as(replacement: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[
 
 
 def _inside(value: Any) -> list[torch.Tensor]:
-    """The tensors in an object, in the order in which `copy.deepcopy` finds them; none if it cannot be copied."""
+    """The tensors in an object, in the order of `copy.deepcopy`; an object that cannot be copied counts as empty."""
     found: list[torch.Tensor] = []
 
     def seen(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,9 +52,9 @@ def _inside(value: Any) -> list[torch.Tensor]:
     try:
         with _copied_as(seen):
             copy.deepcopy(value)
-    except Exception as e:  # it holds something like a lock: it is passed on as it is
+    except Exception as e:  # an object with a lock, for example, is passed on unchanged
         kind = type(value).__name__
-        if "cache" in kind.lower():  # the module changes it, and tracing calls the module more than once
+        if "cache" in kind.lower():  # the module changes it, and tracing calls the module several times
             raise ImporterError(
                 f"a {kind} among the inputs cannot be copied for tracing: {type(e).__name__}: {first_line(e)}",
                 "use a DynamicCache or a StaticCache",
@@ -64,7 +64,7 @@ def _inside(value: Any) -> list[torch.Tensor]:
 
 
 def replaced(value: Any, replacement: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of `value` with `replacement(t)` for each tensor `t`; objects without tensors are not copied."""
+    """A copy of `value` with each tensor `t` replaced by `replacement(t)`; objects without tensors are shared."""
 
     def leaf(part: Any) -> Any:
         if isinstance(part, torch.Tensor):
@@ -78,7 +78,7 @@ def replaced(value: Any, replacement: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """All tensors in `value`, one for each place in which it occurs."""
+    """All tensors in `value`; a tensor that occurs twice is listed twice."""
     return [
         t
         for part in pytree.tree_leaves(value, is_leaf=_is_leaf)
@@ -93,8 +93,8 @@ class Inputs:
     Attributes:
         tensors: the tensors.
         names: a name for each.
-        kept: names of those in objects that the module may change, such as a cache of keys and values.
-        rebuild: function that puts other tensors in their place: positional arguments, keyword arguments, targets.
+        kept: names of tensors in objects that the module may change, such as a key-value cache.
+        rebuild: takes replacements for `tensors`; returns positional arguments, keyword arguments and targets.
     """
 
     tensors: list[torch.Tensor]
@@ -104,7 +104,7 @@ class Inputs:
 
 
 def flat_inputs(step: Step, mode: Literal["train", "inference"]) -> Inputs:
-    """The tensors of a step. A tensor that occurs twice is one input; objects are copied each time they are rebuilt."""
+    """The tensors of a step. A tensor that occurs twice is one input; each `rebuild` copies objects."""
     arguments, keywords = step.arguments
     whole = {"input": (arguments, keywords), "target": step.loss_arguments if mode == "train" else ()}
     tensors: list[torch.Tensor] = []
@@ -130,7 +130,7 @@ def flat_inputs(step: Step, mode: Literal["train", "inference"]) -> Inputs:
 
 
 def plain_tensors(module: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str, torch.Tensor]]:
-    """Tensors that are plain attributes, not parameters or buffers: module, attribute, full name, tensor."""
+    """Module, attribute, full name and tensor of attributes that are neither parameters nor buffers."""
     for path, part in module.named_modules():
         for key, value in list(vars(part).items()):
             if isinstance(value, torch.Tensor):

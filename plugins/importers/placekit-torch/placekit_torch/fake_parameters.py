@@ -1,7 +1,7 @@
-"""Runs a factory as the user does, but parameters take no memory.
+"""Runs a user's factory without allocating memory for parameters.
 
-A parameter is a fake tensor as soon as it is made, as is every large tensor (`_LARGE`). All other tensors are real, so
-constructors can compute with them: `torch.linspace(0, rate, depth).tolist()`. `torch.empty` touches no memory until then.
+Parameters are fake tensors from the start, and so are other tensors of at least `_LARGE` bytes. Smaller tensors are real, so
+that constructors can compute with them: `torch.linspace(0, rate, depth).tolist()`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from placekit_core import ImporterError
 from placekit_torch.error_lines import first_line, user_line
 from placekit_torch.tracing import is_fake, like
 
-_LARGE = 64 * 2**20  # bytes from which a tensor that is no parameter is fake, too
+_LARGE = 64 * 2**20  # bytes
 _set_data = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 Built = TypeVar("Built")
 
 
 @contextlib.contextmanager
 def converting() -> Iterator[None]:
-    """Inside, modules with fake parameters can be converted (`module.half()`) and copied."""
+    """Allow converting (`module.half()`) and copying modules with fake parameters."""
 
     def assign(old: torch.Tensor, new: torch.Tensor) -> None:
         old.data = new.data
@@ -46,7 +46,7 @@ def converting() -> Iterator[None]:
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives fake results where real ones would be large."""
+    """Makes large results fake."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             with self.mode:
                 made = op(*args, **kwargs)
-        except Exception:  # the result depends on data; or it is an error, which the real call raises, too
+        except Exception:  # the shape depends on data, or the real call fails, too
             return op(*args, **kwargs)
         found = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
         bytes_ = sum(t.numel() * t.element_size() for t in found if t.device.type != "meta")
@@ -91,7 +91,7 @@ class _Data(TorchFunctionMode):
 
 @contextlib.contextmanager
 def without_weights(mode: FakeTensorMode) -> Iterator[None]:
-    """Inside, new parameters are fake tensors of `mode`, and so are large tensors; others are real."""
+    """Make new parameters and large tensors fake tensors of `mode`; other tensors stay real."""
     kind = torch.nn.Parameter
     original = kind.__dict__["__new__"]
     register = torch.nn.Module.register_parameter
@@ -99,7 +99,7 @@ def without_weights(mode: FakeTensorMode) -> Iterator[None]:
     def made(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         if cls is kind and type(data) in (torch.Tensor, kind, FakeTensor) and data.layout is torch.strided:
             if torch.nn.Module.register_parameter is not register:
-                # accelerate's init_empty_weights makes a new Parameter of each, on meta; capture makes it fake afterwards
+                # accelerate's init_empty_weights moves each to meta in a new Parameter; capture makes it fake later
                 data = torch.empty_strided(data.shape, data.stride(), dtype=data.dtype, device="meta")
             elif not is_fake(data):
                 data = like(data.detach(), mode)
@@ -119,7 +119,7 @@ def without_weights(mode: FakeTensorMode) -> Iterator[None]:
 
 
 def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Built:
-    """The result of `build()` with fake parameters; with real ones, and a warning, if it fails without. Raises ImporterError."""
+    """Call `build` with fake parameters or, if that fails, with real ones and a warning. Raises ImporterError."""
     state = torch.get_rng_state()
     try:
         with converting(), without_weights(mode):
@@ -132,7 +132,7 @@ def construct(build: Callable[[], Built], mode: FakeTensorMode, name: str) -> Bu
     made = build()
     cause = first.__cause__ or first
     warnings.warn(
-        f"{name} was built with real weights, because building it without fails:"
+        f"{name} was built with real weights, because building it without weights failed:"
         f" {type(cause).__name__}: {first_line(cause)}{user_line(cause)}",
         stacklevel=2,
     )

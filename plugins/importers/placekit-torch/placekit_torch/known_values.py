@@ -1,7 +1,8 @@
-"""The fake mode of a trace. It knows the values of small tensors that depend on no data; on request, those of all tensors.
+"""The fake mode of a trace, which also knows the values of some tensors.
 
-A value is kept as `FakeTensor.constant`, from which torch computes the values of results, next to their shapes. Code that
-reads one (`.item()`, `.tolist()`, `if t:`, a boolean mask) gets it; without a value, reading is an error.
+It keeps the values of small tensors that depend on no data, and with `values` those of all tensors. A value is stored as
+`FakeTensor.constant`, from which torch computes the values of results next to their shapes. Code that reads a value
+(`.item()`, `.tolist()`, `if t:`, a boolean mask) gets it; reading an unknown value is an error.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ from placekit_core import ImporterError
 from placekit_torch.error_lines import calling_line
 from placekit_torch.shortcuts import ShapeMode, ordinary
 
-_SMALL = 4096  # elements of a tensor that is always kept
-_LARGE = (
-    1024 * _SMALL
-)  # elements of one that follows from known ones, while all kept ones take less than `_MEMORY` bytes
+_SMALL = 4096  # values of tensors with at most this many elements are always kept
+_LARGE = 1024 * _SMALL  # larger values are kept up to this many elements, and `_MEMORY` bytes in all
 _MEMORY = 2**29
 SPARSE = (
     "only dense tensors are imported: use a dense layer (sparse=False), or gather and scatter (index_select, index_add)"
@@ -43,19 +42,19 @@ _READS = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sh
 
 
 class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
-    """Fake tensors with the values of small ones that are created in code, such as `torch.arange(8)`, and of what follows.
+    """Fake tensors, with values for tensors that the code creates (`torch.arange(8)`) and that are computed from them.
 
-    The values of whole numbers and booleans among the inputs (`know`) are known, too: masks, lengths, labels, edges. What
-    follows from known values is known, up to `_LARGE` elements, and while memory for it lasts.
+    The integer and boolean inputs have values, too (`know`): masks, lengths, labels, edges. Results of known values are
+    known, within the limits `_LARGE` and `_MEMORY`.
 
-    A single random number is taken to be almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps every layer.
-    Numbers are taken to be finite, so that `if not torch.isfinite(x).all()` has an answer. The positions of the largest
-    numbers (`topk`, `argmax`) are taken in turn, so that a router's experts get equal loads.
+    Some values are assumed. A single random number is almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps
+    every layer. All numbers are finite, so that `if not torch.isfinite(x).all()` has an answer. `topk` and `argmax` return
+    positions in turn, so that a router's experts get equal loads.
 
     Attributes:
-        routed: the lines that read values which depend on such positions of the largest numbers.
-        reads: the lines that read values of the example: of its whole numbers and booleans, or with `values` of all tensors.
-        drawn: the lines that compare a single random number with a rate above 0.
+        routed: lines that read values computed from the assumed positions of `topk` and `argmax`.
+        reads: lines that read values of the example: of its integers and booleans, or with `values` of all tensors.
+        drawn: lines that compare a single random number with a rate above 0.
     """
 
     def __init__(self, *, values: bool = False) -> None:
@@ -64,14 +63,14 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         self.reads: dict[str, None] = {}
         self.drawn: dict[str, None] = {}
         self.routed: dict[str, None] = {}
-        self._positions: Any = WeakIdKeyDictionary()  # of the largest numbers, and what is computed from them
-        self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and what is computed from them
+        self._positions: Any = WeakIdKeyDictionary()  # of topk and argmax, and tensors computed from them
+        self._inputs: Any = WeakIdKeyDictionary()  # inputs with known values, and tensors computed from them
         self._numbers: dict[int, torch.Tensor] = {}  # single random numbers, by id
         self._kept = 0  # bytes of large known values
-        self._inside = False  # within the search for the shape of a result, where tensors get no values
+        self._inside = False  # while torch finds the shape of a result; tensors get no values then
 
     def __copy__(self) -> TraceMode:
-        """The mode itself: copies of fake tensors, as `nn.TransformerEncoder` makes them of its layer, stay in it."""
+        """The mode itself, so that copies of fake tensors stay in it; `nn.TransformerEncoder` copies its layer."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TraceMode:
@@ -101,7 +100,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         return usual and (self.values or self._may_keep([t]))
 
     def forget(self, graph: torch.fx.Graph) -> None:
-        """Drop all values at the end of a trace: only shapes matter from here on."""
+        """Drop all values at the end of a trace, when only shapes matter."""
         self.values = False
         for node in graph.nodes:
             for tensor in pytree.tree_leaves(node.meta.get("val")):
@@ -109,7 +108,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                     tensor.constant = None
 
     def know(self, tensor: FakeTensor, value: torch.Tensor) -> None:
-        """Keep the value of an input, if it is small and of whole numbers or booleans; with `values`, of any tensor."""
+        """Keep the value of an integer or boolean input, or with `values` of any tensor."""
         whole = not _is_real(value)
         if self.values:
             self.give(tensor, value)
@@ -118,7 +117,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             self._inputs[tensor] = None
 
     def _with_positions(self, tensor: Any, indices: Any) -> tuple[Any, Any]:
-        """The arguments of an index with the positions of a known mask in its place, whose number is known."""
+        """The arguments of an index operation, with known masks replaced by the positions that they select."""
         if all(t is None or t.constant is not None for t in (tensor, *indices)):
             return tensor, indices
         found: list[Any] = []
@@ -134,10 +133,10 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def _without_values(self, op: Any, args: Any, kwargs: Any) -> Iterator[None]:
-        """Hide known values from an operator whose results have the same shapes for all values.
+        """Hide known values from operators whose result shapes do not depend on values.
 
-        Else torch would compute the result, however large it is, before it asks whether to keep it; and `labels[x]`, with
-        unknown `x`, would get as its value the memory that torch makes to find its shape.
+        Otherwise torch would compute a result of any size before asking whether to keep it, and `labels[x]` with unknown `x`
+        would take the buffer that torch allocates to find the shape for its value.
         """
         given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)]
         hidden = [(t, t.constant) for t in given if t.constant is not None]
@@ -155,7 +154,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
                 tensor.constant = value
 
     def _follow(self, group: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Add the results of known value to a group of tensors, if an argument is in it."""
+        """Add results with known values to a group of tensors, if an argument is in the group."""
         if group and any(t in group for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, FakeTensor)):
             for made in pytree.tree_leaves(result):
                 if isinstance(made, FakeTensor) and made.constant is not None:
@@ -172,7 +171,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             self.drawn.setdefault(calling_line())
 
     def _route(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Give the positions of the largest numbers values, in turn, and follow what is computed from them."""
+        """Assume positions for `topk` and `argmax`, in turn, and track the tensors computed from them."""
         packet = getattr(op, "_overloadpacket", None)
         found = result[1] if packet is _aten.topk else result
         if packet in (_aten.topk, _aten.argmax) and isinstance(args[0], FakeTensor) and found.dim() > 0:
@@ -240,7 +239,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
 
 @functools.cache
 def _refuse_sparse(op: Any) -> None:
-    """Raise ImporterError for an operator of sparse tensors; a user's own may be called so, too."""
+    """Raise ImporterError for torch's operators of sparse tensors; users' operators may have such a name."""
     if op.namespace in ("aten", "prims") and "sparse" in str(op):
         raise ImporterError(
             f"{op} makes or reads a sparse tensor, which has no fixed number of bytes{calling_line()}",
@@ -253,7 +252,7 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _if_finite(packet: Any, args: Any) -> bool | None:
-    """The answer to `isfinite`, `isinf` or `isnan`, or to a comparison that is part of them; None if it is something else."""
+    """The answer of `isfinite`, `isinf`, `isnan` or a comparison inside them; None for other operators."""
     if packet in (_aten.isnan, _aten.isinf):
         return False
     if packet not in (_aten.eq, _aten.ne) or not isinstance(args[0], FakeTensor) or not args[0].is_floating_point():
@@ -263,6 +262,6 @@ def _if_finite(packet: Any, args: Any) -> bool | None:
 
 
 def _is_plain_index(op: Any, args: Any) -> bool:
-    """Whether the operator indexes by numbers only: the shape of its result depends on data for boolean masks alone."""
+    """Whether the operator is an index without boolean masks; only masks make its shape depend on data."""
     masks = (torch.bool, torch.uint8)
     return op is _aten.index.Tensor and not any(t is not None and t.dtype in masks for t in args[1])

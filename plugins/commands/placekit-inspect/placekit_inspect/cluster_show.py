@@ -1,4 +1,4 @@
-"""`placekit cluster show`: the machines that ship, or one machine in detail."""
+"""`placekit cluster show`: lists the presets, or prints one machine in detail."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def show(cluster: Cluster) -> None:
-    """Print devices, channels, and the seconds of a megabyte from each device to each other."""
+    """Print devices, channels, and the seconds to send a megabyte between each pair of devices."""
     if cluster.description:
         print(wrapped(f"{cluster.name}: {cluster.description}"))
     for name in cluster.kind_names:
@@ -70,14 +70,14 @@ def show(cluster: Cluster) -> None:
 
 
 def _usable(kind: DeviceKind) -> str:
-    """The memory for placements, and where the rest goes."""
+    """The memory for placements, and the reserve and headroom."""
     rest = [f"{mebibytes(kind.reserve_bytes)} reserved"] if kind.reserve_bytes else []
     rest += [f"{100 * kind.headroom:g}% headroom"] if kind.headroom else []
     return f"{mebibytes(kind.usable_bytes)}: {', '.join(rest)}"
 
 
 def _memory(total_bytes: float, devices: int = 1) -> str:
-    """The memory of some devices; clusters of simulations write a limit that is never reached as a huge number."""
+    """The memory of devices; clusters for simulation write 'unlimited' as a huge number."""
     return "unlimited" if total_bytes >= devices * 2**50 else mebibytes(total_bytes)
 
 
@@ -86,7 +86,7 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _devices(cluster: Cluster, kind: str) -> str:
-    """The devices of a kind; only the first and the last of many numbered ones."""
+    """The devices of a kind, many numbered ones as `FIRST to LAST`."""
     names = [d for d, own in zip(cluster.device_names, cluster.device_kind, strict=True) if own == kind]
     numbered = names == [f"{kind}:{i}" for i in range(len(names))]
     return f"{names[0]} to {names[-1]}" if numbered and len(names) > 2 else ", ".join(names)

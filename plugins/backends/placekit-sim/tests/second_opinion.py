@@ -12,11 +12,11 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from machine_model import Execution, Rules, execute
 from numpy.random import Generator
+from placekit_testing.strategies import pick, random_placements, random_problem
 
 from placekit_core import Backend, Measurements, Placements, Problem, Schedule
-from placekit_testing.machine_model import Execution, Rules, execute
-from placekit_testing.strategies import pick, random_placements, random_problem
 
 ORDERS = ("priority", "fifo", "breadth_first", "depth_first", "random", "arrival")
 ROUNDING = 1e-9  # relative: a bound is a sum in another order

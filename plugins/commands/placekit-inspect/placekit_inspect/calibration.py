@@ -1,4 +1,4 @@
-"""The results of a calibration, beside the roofline of the machine as it was given; and its files."""
+"""Compares a calibration with the roofline of the given machine, and writes its files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLUSTER, COSTS = "cluster.yaml", "costs.json"
 
 @dataclass(frozen=True)
 class ClassRatio:
-    """Seconds of operations of one class on one device kind, beside the roofline of the machine as it was given.
+    """Measured seconds of one class of operations on one device kind, and their roofline on the given machine.
 
     Attributes:
-        kernels: operations with a measured figure.
-        measured_s, roofline_s: sums over all of them.
+        kernels: number of measured operations.
+        measured_s, roofline_s: sums over these operations.
         ratio: median over the operations of measured over roofline.
     """
 
@@ -33,12 +33,12 @@ class ClassRatio:
 
 
 def measured_costs(graph: Graph, calibration: Calibration) -> CostTable:
-    """Costs of `graph` on the calibrated machine: measured where there is a figure, else its roofline."""
+    """Costs of `graph` on the calibrated machine: measured, or else its roofline."""
     return with_figures(roofline(graph, calibration.cluster), graph, calibration.costs)
 
 
 def class_ratios(graphs: Sequence[Graph], cluster: Cluster, calibration: Calibration) -> list[ClassRatio]:
-    """A row per device kind and class of operations in `graphs`, longest first; `cluster` is the machine as given."""
+    """A row per device kind and class of operations in `graphs`, longest first; `cluster` is the given machine."""
     seconds: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     for graph in graphs:
         found, nominal = measured_costs(graph, calibration), roofline(graph, cluster)

@@ -1,9 +1,9 @@
-"""Kernels that training libraries write by hand, as operators: one operation of the graph where eager PyTorch has several.
+"""Hand-written kernels of training libraries as operators: one operation where eager PyTorch has several.
 
 `causal_softmax` is Megatron-LM's fused kernel for attention: scale, causal mask and softmax in one pass over the scores.
 `FusedAdam` is Adam as in NVIDIA's Apex: one kernel per parameter updates the parameter, its float32 copy (the master
-weights of mixed precision, Micikevicius et al. 2018) and both moments. On the CPU, both are computed from PyTorch's own
-operators; their costs come from the tensors that they read and write.
+weights of mixed precision, Micikevicius et al. 2018) and both moments. On the CPU, both run PyTorch's
+operators; their costs follow from the tensors that they read and write.
 """
 
 from __future__ import annotations

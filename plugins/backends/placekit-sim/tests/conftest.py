@@ -1,0 +1,8 @@
+"""Makes the helpers beside the tests importable: pytest's import mode `importlib` does not put this folder on the path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
