@@ -95,8 +95,6 @@ def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:
     s = search(problem.graph, cluster=problem.cluster, budget=10)
     with pytest.raises(PlacekitError, match="within its block only"):
         s.evaluate([0] * problem.g)
-    with pytest.raises(PlacekitError, match="within its block only"):
-        _ = s.problem
     with s:
         s.evaluate([0] * problem.g)
     for use in (lambda: s.evaluate([0] * problem.g), lambda: s.remaining):

@@ -143,7 +143,7 @@ def test_truncated_and_foreign_graph_files(placekit: Run, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-200])
     fails(placekit("run", "importer=file", f"importer.path={path}"), "g.graph.npz is not a readable graph file")
     path.write_text("hello")
-    fails(placekit("graph", "show", str(path)), "it ends in .graph.npz, but its content is not that of importer file")
+    fails(placekit("graph", "show", str(path)), "its content is not that of importer file")
     fails(placekit("graph", "show", "x.docx"), "cannot read x.docx: No such file", ".graph.npz")
 
 
@@ -236,3 +236,9 @@ def test_an_error_on_purpose_is_shown_as_it_is(placekit: Run, faulty: str, evalu
     outcome = placekit("run", *FAST, *options)
     kept = "  the best so far, 119.6 us, is in out\n" if evaluates else ""
     assert (outcome.code, outcome.out, outcome.err) == (1, "", f"placekit: not this program\n  another one\n{kept}")
+
+
+def test_python_code_and_launchers_that_are_missing_have_a_hint(placekit: Run) -> None:
+    Path("x.py").write_text("")
+    assert "importer=torch importer.module=x.py:FUNCTION" in placekit("run", "x.py").err
+    assert "is hydra-rq-launcher installed?" in placekit("run", "-m", "seed=1,2", "hydra/launcher=rq").err

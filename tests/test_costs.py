@@ -133,7 +133,7 @@ def test_malformed_files_are_named(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("op_s", "message"),
     [
-        (np.zeros((2, 1)), r"have shape \(2, 1\)[\s\S]*\(2, 2\)"),
+        (np.zeros((2, 1)), r"op_s of shape \(2, 1\)[\s\S]*\(2, 2\)"),
         (np.asarray([[0, 0], [1, np.nan]]), "'op' of 'small' is nan s on 'c'"),
         (np.asarray([[0, 0], [np.inf, 1]]), "'op' of 'small' is inf s on 'g'"),
         (np.asarray([[0, 0], [1e308, 1]]), r"'op' of 'small' is 1e\+308 s on 'g'"),

@@ -118,22 +118,6 @@ def test_budget_in_seconds_ends(problem: Problem) -> None:
     assert second.remaining == 0
 
 
-def test_equal_placements_are_measured_once_but_count(problem: Problem) -> None:
-    session = Table()
-    evaluate = BudgetedEvaluator(problem, session, Ledger(10))
-    m = evaluate(batch(problem, 2, 2, 1))
-    evaluate(batch(problem, 1, 2))
-    assert m.value_s.tolist() == [3.0, 3.0, 2.0]
-    assert session.calls == 2
-    assert evaluate.evaluations == 5
-
-    noisy = Table()
-    again = BudgetedEvaluator(problem, noisy, Ledger(10), deterministic=False)
-    again(batch(problem, 2, 2))
-    assert noisy.calls == 2, "a measuring backend is asked every time"
-    assert again.evaluations == 2
-
-
 class Lucky(Table):
     """Values are multiplied by the next of `luck`, while there is some."""
 

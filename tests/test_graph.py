@@ -230,7 +230,7 @@ def test_file_of_another_version_and_changed_content(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "header", "message"),
     [
-        ({"kernel": np.ones(8)}, {}, "fingerprint"),
+        ({"kernel": np.ones(8)}, {}, "another type"),
         ({"op_name": None}, {}, "no member op_name"),
         ({"op_name": np.asarray([255, 254], np.uint8)}, {}, "not a readable graph file"),
         ({"flops": np.asarray([{}] * 8)}, {}, "not a readable graph file"),

@@ -173,6 +173,15 @@ def test_a_machine_that_is_defined_twice_is_refused_everywhere(
     assert "cluster=p100x4 is defined 2 times" in placekit("cluster", "show", "p100x4").err
 
 
+def test_a_sweep_over_a_name_that_is_defined_twice_begins_no_job(
+    with_presets, monkeypatch: pytest.MonkeyPatch, placekit
+) -> None:
+    use_registry(monkeypatch, with_presets(presets_one=("policy/annealing.yaml",)))
+    outcome = placekit("run", "-m", "policy=etf,annealing", "run_dir=sweep")
+    assert (outcome.code, Path("sweep").exists()) == (1, False)
+    assert outcome.err.startswith("placekit: policy=annealing is defined 2 times")
+
+
 def test_presets_of_a_plugin_are_options_and_importing_nothing_finds_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placekit
 ) -> None:

@@ -45,7 +45,6 @@ def test_what_was_saved_is_loaded(tmp_path: Path, name: str) -> None:
     about = json.loads((tmp_path / "policy.json").read_text())
     assert about["policy"] == "fake_learnable"
     assert (about["seed"], about["value_s"]) == (7, None)
-    assert about["parameters"] == {"logits": ["float64", 6, 2]}
     assert "checkpoint" not in about["options"]
 
 
@@ -71,7 +70,6 @@ def test_an_option_left_to_the_problems_is_judged_by_the_shapes(tmp_path: Path) 
     other.logits = np.zeros((4, 2))
     text = refused(other, tmp_path)
     assert "policy.checkpoint=PATH does not fit: parameter 'logits'" in text
-    assert "policy.width=3 (here null)" in text
 
 
 def test_another_policy_is_named(tmp_path: Path) -> None:

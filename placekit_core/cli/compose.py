@@ -148,7 +148,7 @@ def split(overrides: Sequence[str]) -> list[list[str]]:
 
 @lru_cache(maxsize=1)  # Hydra has one store in each process, which keeps what is stored
 def register(registry: Registry) -> None:
-    """Tell Hydra the defaults of a run and the name of every component; a component's options get their defaults later."""
+    """Register with Hydra the defaults of a run and the names of all components, without their options."""
     store = ConfigStore.instance()
     unset = {*SECTIONS, "parallel", "cluster", "python_objects", "run_dir"}
     options = {k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in unset}

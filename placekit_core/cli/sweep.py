@@ -1,4 +1,4 @@
-"""Sweeps: Hydra starts the jobs; files tell which are done, and which failed and why, so any process may run the jobs.
+"""Sweeps: Hydra starts the jobs, in any process; files record which have finished, and which failed and why.
 
 sweep.json     in the folder of the sweep: its command line, and the folders of its jobs if known beforehand
 failed.json    in the folder of a job: why it failed; removed when it succeeds

@@ -65,7 +65,7 @@ class CostTable:
         shape = (graph.n, len(self.kinds))
         if self.op_s.shape != shape:
             raise PlacekitError(
-                f"the costs of {graph.name!r} have shape {self.op_s.shape}",
+                f"the costs of {graph.name!r} have op_s of shape {self.op_s.shape}",
                 f"it must be {shape}: operations, device kinds ({', '.join(self.kinds)})",
             )
         allowed = np.where(graph.kernel, MAX_SECONDS, 0.0)[:, None]

@@ -58,7 +58,7 @@ class WriteError(OSError):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that there is always the old file or the new one, never a part, even after a crash.
+    """Write `data` to `path`: after a crash there is the old file or the new one, never a part of it.
 
     Raises WriteError.
     """

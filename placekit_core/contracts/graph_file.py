@@ -21,13 +21,23 @@ from pydantic import JsonValue
 from placekit_core.contracts.arrays import parse_arrays
 from placekit_core.contracts.errors import GraphError
 from placekit_core.contracts.files import FileModel, checked, parse_json, read_bytes, reading, write_atomically
-from placekit_core.contracts.graph import Graph, Labels
+from placekit_core.contracts.graph import Column, Graph, Labels
+from placekit_core.contracts.graph_builder import GraphBuilder
 from placekit_core.contracts.graph_rules import validate_graph
 
 MAX_BYTES = 2**30  # of all arrays without compression; a million operations of a decoder's training step have 140 MB
 _LEVEL = 1  # of compression: the default takes 5 times as long for a tenth fewer bytes
 _EXTRA = "column."
 _COLUMNS = {f.name for f in dataclasses.fields(Graph)} - {"name", "op_name", "columns", "attributes"}
+
+
+def _type(column: Column) -> tuple[bool, str, int]:
+    """Whether a column holds strings, numpy's kind of its numbers, and its dimensions."""
+    values = column.codes if isinstance(column, Labels) else column
+    return isinstance(column, Labels), values.dtype.kind, values.ndim
+
+
+_TYPES = {key: _type(column) for key, column in GraphBuilder("").build().all_columns().items()}
 
 
 class _Header(FileModel):
@@ -91,6 +101,11 @@ def load_graph(path: str | Path) -> Graph:
             for key in arrays
             if key in _COLUMNS or key.startswith(_EXTRA)
         }
+        for key, column in columns.items():
+            found = _type(column)
+            labels = (True, "i", 1) if isinstance(column, Labels) else found
+            if found != _TYPES.get(key, labels) or found[2] == 0:
+                raise ValueError(f"column {key!r} has another type or number of dimensions")
         graph = Graph(
             name=header.name,
             op_name=tuple(text.split("\n")) if text or np.size(arrays["flops"]) else (),

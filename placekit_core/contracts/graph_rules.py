@@ -1,4 +1,4 @@
-"""What makes a graph valid."""
+"""Checks that a graph is valid."""
 
 from __future__ import annotations
 

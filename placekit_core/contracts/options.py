@@ -1,4 +1,4 @@
-"""Base classes of components' options; a module of its own, since what lists components imports nothing else of them."""
+"""Base classes of components' options; a module of its own, because listing components imports only this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Options(BaseModel):
     """Base of a component's options: unknown names are refused, and the defaults here are the only defaults."""
 
-    # built when they are checked: a command lists a hundred components, and runs a few
+    # built at first use: a command lists a hundred components and runs a few
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 

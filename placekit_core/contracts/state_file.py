@@ -1,4 +1,4 @@
-"""States as bytes: nested dicts and lists of arrays, numbers and strings, with a checksum; nothing in them is executable.
+"""Packs states (nested dicts and lists of arrays, numbers, strings) into bytes with a checksum. Nothing in them is executable.
 
 Arrays are members of a zip (`.npz`), everything else is one JSON member, and the last 32 bytes are the SHA-256 of all before.
 """

@@ -1,4 +1,4 @@
-"""What a policy or trainer works on: a problem, and evaluators. Evaluators are its only way to a backend."""
+"""What a policy or trainer gets: a problem, and the evaluators that are its only way to a backend."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class Assembly:
         if programs is None:
             programs = self.build("importer").load()
         if not programs:
-            raise ConfigError(f"importer {self.config.importer['name']!r} gave no program to place")
+            raise ConfigError(f"there is no program to place (importer {self.config.importer['name']!r})")
         return programs
 
     def one_program(self, what: str) -> Program:

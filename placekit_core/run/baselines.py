@@ -36,9 +36,9 @@ SHARE, LEAST_S = 0.1, 20.0
 
 
 def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
-    """The baselines of a run: those asked for, else the policies whose `Component` is a baseline.
+    """The baselines of a run: `config.baselines`, or by default the policies whose `Component` is a baseline.
 
-    The run's own policy is left out, unless its options differ from its defaults: then it is compared with these.
+    The run's own policy is left out, unless its options differ from the defaults.
 
     Raises PluginError for a policy that does not exist, ConfigError for one that needs training.
     """
@@ -90,9 +90,9 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
 
 
 def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> list[Baseline]:
-    """One baseline, or none, with a note, if its policy does not apply or its placement has no value.
+    """A list with one baseline; empty, with a note, if its policy does not apply or its placement has no value.
 
-    Raises what its policy or the backend raises.
+    Exceptions of the policy and the backend pass through.
     """
     backend, problem = assembly.backend, search.problem
     evaluate = BudgetedEvaluator(

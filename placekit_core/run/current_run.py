@@ -1,4 +1,4 @@
-"""One run while it goes on: its components at work on its programs, and what it tells observers and loggers."""
+"""One run in progress: drives the components, and informs observers and loggers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from placekit_core.run.trained import load_policy
 
 
 class Observer:
-    """Receives the progress of a run; the command line shows it. Override any of the methods."""
+    """Receives the progress of a run, as the command line does to show it. Override any of the methods."""
 
     def stage(self, text: str) -> None:
         """Something that takes a while begins."""
@@ -45,7 +45,7 @@ class Observer:
 
 
 class Run:
-    """One run: its components at work on its programs.
+    """One run in progress.
 
     Attributes:
         programs: the programs, once the backend is open on them.

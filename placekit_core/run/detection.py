@@ -1,4 +1,4 @@
-"""Finds the importer that reads a file, or that takes an option in its short form (`ImporterComponent.shorthand`)."""
+"""Finds the importer of a file, or of an option in its short form (`ImporterComponent.shorthand`)."""
 
 from __future__ import annotations
 
@@ -82,4 +82,5 @@ def importer_of(path: str | Path, registry: Registry) -> str:
     if fitting:
         raise GraphError(f"{path} can be a file of importer {' or '.join(fitting)}", hint)
     others = f": its content is not that of importer {' or '.join(named)}" if named else ""
+    others += f", but of {' or '.join(claims)}" if claims else ""
     raise GraphError(f"{path} is not a graph that an importer knows{others}", hint)

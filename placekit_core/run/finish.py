@@ -1,4 +1,4 @@
-"""The end of a run: what it found is measured, written, and returned; or raised with what ended the run."""
+"""Ends a run: measures and writes what it found, then returns it, or raises the error that ended the run."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def end(run: Run, error: BaseException | None = None) -> Result:
-    """Keep what a run found, write it and return it. `error` ended the run early, if anything did.
+    """Write what a run found, and return it. `error` is what ended the run early, if anything did.
 
-    Raises `error` itself if nothing was evaluated before; else RunFailed or Interrupted, with the result so far. A run that
-    was not ended early may raise BoundError, NothingFits, or RunFailed if it cannot write its results.
+    Raises `error` itself if nothing was evaluated before it; else RunFailed or Interrupted, with the result so far. A
+    complete run raises BoundError, NothingFits, or RunFailed if its results cannot be written.
     """
     interrupted = isinstance(error, KeyboardInterrupt)
     if error is not None and not (run.programs and (interrupted or any(p.evaluate.evaluations for p in run.programs))):
@@ -113,7 +113,7 @@ def _keep_policy(run: Run) -> None:
 
 
 def _write(run: Run, result: Result) -> RunError | None:
-    """Write what is left. Loggers come first: once result.json exists, all other files are complete.
+    """Call the loggers, then write result.json: once it exists, all other files are complete.
 
     Returns the error if the run directory cannot be written; then the placements are elsewhere.
     """
@@ -188,14 +188,14 @@ def report(run: Run, status: str) -> Result:
 
 
 def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:
-    """The error of a file in the run directory that cannot be written; `kept` tells what was saved elsewhere."""
+    """The error for a file of the run directory that cannot be written; `kept` names what was saved elsewhere."""
     resume = f"`{resume_command(run_dir)}` continues from the last checkpoint, once it can be written to"
     hint = resume if (run_dir / CHECKPOINT).is_file() else "choose another place: run_dir=PATH"
     return RunError(f"cannot write {error.filename}: {error.strerror}", "; ".join(filter(None, [kept, hint])))
 
 
 def kept_elsewhere(programs: Sequence[OpenProgram]) -> str:
-    """Write the best placements into a new temporary folder, because the run directory cannot be written. Tells where."""
+    """Write the best placements to a new temporary folder, as the run directory cannot be written. Returns a note."""
     found = [(p, p.evaluate.best) for p in programs if p.evaluate.best is not None]
     if not found:
         return ""
@@ -213,9 +213,9 @@ def kept_elsewhere(programs: Sequence[OpenProgram]) -> str:
 
 
 def record(p: OpenProgram) -> None:
-    """Write the placement found, and take its schedule from the backend.
+    """Write the best placement, and get its schedule from the backend.
 
-    It comes before the baselines: if one of them ends the process of a backend that measures, neither is lost.
+    This happens before the baselines, which may end the process of a backend that measures.
     """
     best, p.recorded = p.evaluate.best, True
     try:
@@ -281,7 +281,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
 
 
 def beaten(s: OpenProgram, family: bool, unit: str) -> list[str]:
-    """The note that a baseline is faster than what was found, if one is; it names the program if there are several."""
+    """A note if a baseline is faster than the best placement; in a family, it names the program."""
     best, fastest = s.evaluate.best, fastest_of(s)
     if best is None or fastest is None or not fastest.value_s:
         return []
@@ -298,7 +298,7 @@ def fastest_of(s: OpenProgram) -> Baseline | None:
 
 
 def bound_error(result: Result) -> BoundError | None:
-    """The error if a value is below its proven bound, else None; the status of its result is `failed`."""
+    """An error if a value is below its proven bound, else None; its result has the status `failed`."""
     for p in result.programs:
         if p.summary.below_bound:
             return BoundError(

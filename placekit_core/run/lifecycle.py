@@ -1,4 +1,4 @@
-"""Calls the hooks of plugins about a run: its loggers, facts and next steps. A plugin that fails is left out."""
+"""Calls the hooks of loggers, and collects facts and next steps from plugins. A plugin that fails is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says about its stages, in one line each."""
+"""The lines that a run shows about its stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DEVICES = 4  # that are named one by one
 
 
 def source(config: RunConfig) -> str:
-    """What is imported: the workload, or what the options of the importer name, and the importer."""
+    """What is imported, and by which importer: the workload, or the file, model or module in the options."""
     name, options = config.importer["name"], config.importer
     if name == PYTHON:
         return "the program of the caller"
