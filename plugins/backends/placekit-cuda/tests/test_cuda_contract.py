@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from placekit_cuda.cuda import CUDAMachine
 from placekit_testing.backends import BackendContract
 from placekit_testing.contract import Make
 
-from placekit_core import BackendError, Cluster, Executable, Grouping, Problem
+from placekit_core import BackendError, Executable, Grouping, Problem
 
 EinsumImporter = pytest.importorskip("placekit_einsum.importer").EinsumImporter
 
@@ -215,44 +214,3 @@ def test_memory_that_others_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CUDABackend(gpus=[0, 0]).others() == ""
     assert CUDABackend(isolation="process").others() == ""
     assert CPUBackend().others() == ""
-
-
-def test_a_processor_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
-    with pytest.raises(BackendError, match="device 'cpu:0' of cluster 'cpu2' is a cpu, not a GPU"):
-        CUDABackend().machine(CPUBackend(devices=2).devices())
-
-
-def test_unequal_gpus_are_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Kinds by model and share, memory in parts; rates measured once, and the same machine ever after."""
-    monkeypatch.setattr(CUDABackend, "cuda", TwoGPUs)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calls: list[Cluster] = []
-
-    def calibrate(self: Any, programs: Any, cluster: Cluster, repeats: int) -> Any:
-        calls.append(cluster)
-        kinds = {
-            name: kind.model_copy(update={"memory_bytes_per_s": float(len(calls))})
-            for name, kind in cluster.kinds.items()
-        }
-        return SimpleNamespace(
-            cluster=Cluster.parse({**cluster.model_dump(), "kinds": {k: v.model_dump() for k, v in kinds.items()}})
-        )
-
-    monkeypatch.setattr(CUDABackend, "calibrate", calibrate)
-    found = CUDABackend(devices=3).devices()
-    assert found.device_kind == ("a_0_1of2", "a_1", "a_0_1of2")
-    assert [found.kinds[k].memory_bytes for k in found.device_kind] == [40 * 2**30, 24 * 2**30, 40 * 2**30]
-    context, headroom = found.kinds["a_1"].reserve_bytes, found.kinds["a_1"].headroom
-    assert found.kinds["a_0_1of2"].reserve_bytes == context // 2, "devices on one GPU share a process"
-    assert found.memory_bytes[1] == int((24 * 2**30 - context) * (1 - headroom))
-    assert found.kinds["a_1"].memory_bytes_per_s == 1
-    assert CUDABackend(devices=3).devices().fingerprint == found.fingerprint
-    assert len(calls) == 1
-    other = CUDABackend(devices=3, memory_bytes=2**30).devices()
-    assert other.memory_bytes.tolist() == [2**30] * 3
-    assert len(calls) == 2
-    monkeypatch.setattr("placekit_cuda.detected._MEASURED", {})
-    for file in (tmp_path / "placekit").iterdir():
-        file.write_text("not a machine")
-    assert CUDABackend(devices=3).devices().kinds["a_1"].memory_bytes_per_s == 3, "measured anew"

@@ -15,16 +15,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from placekit_cuda import CPUOptions
 from placekit_cuda.backend import CPUBackend
-from placekit_cuda.cuda import CUDAMachine
 from placekit_cuda.engine import Engine, MemoryExceeded, Tensors, Way
 from placekit_cuda.machine import CPUMachine, Stream
 from placekit_cuda.plan import Plan, plan
 from placekit_sim.simulator import Simulator
 from placekit_testing.sequential import run_sequential
 from placekit_testing.speed import mostly_slow
-from pydantic import ValidationError
 
 from placekit_core import (
     BackendError,
@@ -45,9 +42,8 @@ pytest.importorskip("placekit_zoo")
 
 torch.set_num_threads(1)
 
-NETWORKS = ["rnnlm_small", "nmt_small", "inception_v3_small", "resnet_small", "resnet18", "llama_layer_small"]
+TRAINED = ("rnnlm_small", "nmt_small")
 WAYS: list[Way] = ["dynamic", "static", "bulk_synchronous"]
-EINSUMS = ["chainmm_small", "ffnn_sharded_small", "llama_block_sharded_small", "llama_layer_sharded_small"]
 
 
 class Basic(torch.nn.Module):
@@ -84,7 +80,7 @@ def resnet18(width: int = 8) -> Program:
 def program(workload: str) -> Program:
     if workload == "resnet18":
         return resnet18()
-    mode = ["importer.mode=train"] if workload in NETWORKS else []
+    mode = ["importer.mode=train"] if workload in TRAINED else []
     return assembled([f"workload={workload}", *mode], installed()).build("importer").load()[0]
 
 
@@ -108,11 +104,11 @@ def planned(
 
 
 SCHEDULES = ["dynamic", "static", "unfused", "bulk_synchronous"]
-SHORT = list(itertools.product(["rnnlm_small", "chainmm_small"], [1, 2, 4], SCHEDULES))
-LONG = [(w, 2 + 2 * (i % 2), s) for w in NETWORKS[1:] + EINSUMS[1:] for i, s in enumerate(SCHEDULES)]
+SHORT = list(itertools.product(["rnnlm_small", "chainmm_small"], [1, 3], SCHEDULES))
+LONG = [("nmt_small", 2, "dynamic"), ("resnet18", 2, "static"), ("llama_layer_sharded_small", 2, "bulk_synchronous")]
 
 
-@pytest.mark.parametrize(("workload", "devices", "schedule"), mostly_slow([*SHORT, *LONG], SHORT, LONG[1::2]))
+@pytest.mark.parametrize(("workload", "devices", "schedule"), mostly_slow([*SHORT, *LONG], SHORT))
 def test_a_placed_step_equals_one_device_to_the_bit(workload: str, devices: int, schedule: Any) -> None:
     found = program(workload)
     executable: Any = found.executable
@@ -242,19 +238,7 @@ def test_memory_is_counted(way: Way) -> None:
     machine.close()
 
 
-def test_sources_alone_can_be_too_much() -> None:
-    """Also on a device that runs nothing; the peaks say by how much."""
-    _, sources, machine = scripted(lambda op: None)
-    machine.close()
-    held = sum(v.untyped_storage().nbytes() for v in sources[1].values())
-    engine, sources, machine = scripted(lambda op: pytest.fail("nothing runs"), memory_bytes=[2**30, held - 1])
-    with pytest.raises(MemoryExceeded, match="device 1 is out of memory") as error:
-        engine.run(sources)
-    assert error.value.peak_bytes[1] == held
-    machine.close()
-
-
-@pytest.mark.parametrize("fault", mostly_slow(["raises", "memory", "hangs"], ["raises", "memory"]))
+@pytest.mark.parametrize("fault", ["raises", "memory"])
 def test_a_fault_is_a_measurement_and_leaves_nothing_behind(fault: str) -> None:
     """The next placement is measured as if nothing had been, and the memory is given back."""
     wrong, ends, seen = [True], threading.Event(), []
@@ -299,17 +283,6 @@ def test_a_fault_is_a_measurement_and_leaves_nothing_behind(fault: str) -> None:
         assert session.evaluate(placements).fits[0]
         assert len(scripted.alive) == before
     session.close()
-
-
-def test_what_is_left_of_a_hanging_step_is_skipped() -> None:
-    ends, seen = threading.Event(), []
-    engine, sources, machine = scripted(lambda op: (seen.append(op), ends.wait(), None)[2])
-    with pytest.raises(BackendError, match="did not end"):
-        engine.run(sources, timeout_s=0.2)
-    begun = len(seen)
-    ends.set()
-    machine.close()
-    assert len(seen) == begun
 
 
 def test_a_device_has_its_own_number_of_threads() -> None:
@@ -372,31 +345,7 @@ def test_a_device_is_given_launches_ahead(ahead: int) -> None:
     assert len(launched) == len(made.nodes)
 
 
-def test_the_option_reaches_the_engine() -> None:
-    """By default as many as suit the machine."""
-    program = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0]
-    for given, expected in (({}, 0), ({"ahead": 2}, 2)):
-        backend = CPUBackend(devices=1, **given)
-        session: Any = backend.open(Problem.of(program.graph, backend.devices()), program.executable)
-        assert session.engine(session.problem.placement(np.zeros(session.problem.g, np.int64))).ahead == expected
-        session.close()
-    assert CUDAMachine.ahead == 1
-    with pytest.raises(ValidationError, match="ahead=2 is for schedule=dynamic, and this is schedule=static"):
-        CPUOptions(schedule="static", ahead=2)
-
-
-def test_devices_work_side_by_side() -> None:
-    """Sleeping kernels: two devices take less time than one, and no more than all work on one."""
-    seconds = {}
-    for devices in (1, 2):
-        engine, sources, machine = scripted(lambda op: time.sleep(2e-3), devices=devices)
-        engine.run(sources, way="dynamic")
-        seconds[devices] = min(engine.run(sources, way="dynamic").seconds for _ in range(3))
-        machine.close()
-    assert seconds[2] < 0.9 * seconds[1]
-
-
-@pytest.mark.parametrize(("devices", "seed"), mostly_slow([(1, 0), (2, 1), (3, 2), (4, 3)], [(3, 2)]))
+@pytest.mark.parametrize(("devices", "seed"), [(3, 2)])
 def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) -> None:
     """Kernels and copies that sleep: the makespan is the simulated one but for overheads and near ties."""
     graph = EinsumImporter(program="chainmm", sizes={"n": 32}).load()[0].graph
@@ -421,13 +370,9 @@ def test_sleeping_kernels_take_what_the_simulator_says(devices: int, seed: int) 
     assert 0.85 < found.value_s[0] / expected < 4, (found.value_s, expected)
 
 
-LONG = ["inception_v3_small", "llama_layer_sharded_small"]
-
-
-@pytest.mark.parametrize("workload", mostly_slow(LONG, ["llama_layer_sharded_small"]))
-def test_what_a_run_makes_and_drops_counts(workload: str) -> None:
+def test_what_a_run_makes_and_drops_counts() -> None:
     """On one device the peak is the same whether operations are launched one by one or all as one."""
-    found = program(workload)
+    found = program("llama_layer_sharded_small")
     executable: Any = found.executable
     peaks = []
     for fuse in (True, False):

@@ -28,21 +28,6 @@ def placements(problem: Problem, b: int = 2) -> Placements:
 
 
 @pytest.mark.slow
-def test_a_child_measures() -> None:
-    session = opened(steps=2)
-    found = session.evaluate(placements(session.problem))
-    assert found.error == (None, None)
-    assert (found.value_s > 0).all()
-    assert (found.spread_s >= 0).all()
-    child = session.process
-    assert child.pid != os.getpid()
-    schedule = session.schedule(session.problem.placement(np.zeros(session.problem.g, np.int64)))
-    assert schedule.op_end_s.max() > 0
-    session.close()
-    assert child.returncode is not None, "the child has ended"
-
-
-@pytest.mark.slow
 def test_a_killed_child_costs_one_measurement() -> None:
     session = opened(512, steps=100_000)
     one = placements(session.problem, 1)

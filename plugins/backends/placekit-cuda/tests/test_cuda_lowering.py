@@ -6,7 +6,6 @@ something on the wrong one, is an error as it would be on GPUs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,16 +134,12 @@ def programs(options: Sequence[str]) -> list[Program]:
     return [p for p in loaded if p.executable is not None]
 
 
-PRESETS = {p.name for p in installed().presets() if p.group == "workload"} - {"none"}
-NUMBERS = {"planted", "planted_small", "planted_large"}  # there is nothing to run
-WORKLOADS = sorted(w for w in PRESETS - NUMBERS if w.endswith("_small") or os.environ.get("PLACEKIT_LARGE"))
-LARGE = ["inception_v3_small", "inception_v3_towers_small", "nasnet_small"]
-TRAINED = {"inception_v3_small", "llama_layer_small", "nasnet_small", "nmt_small", "resnet_small", "rnnlm_small"}
+WORKLOADS = ["chainmm_small", "rnnlm_small", "llama_layer_small", "nmt_small", "resnet_small"]
+TRAINED = {"llama_layer_small", "nmt_small", "resnet_small", "rnnlm_small"}
 
 
-@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, ["chainmm_small", "rnnlm_small"], LARGE))
+@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, WORKLOADS[:2]))
 def test_a_workload_lowers(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The small ones; with PLACEKIT_LARGE=1 in the environment all, which takes some minutes."""
     mode = ["importer.mode=train"] if workload in TRAINED else []
     for found in programs([f"workload={workload}", *mode])[:2]:  # the programs of a family are alike
         lowered(found, 4, monkeypatch)

@@ -7,11 +7,9 @@ what happens before what is followed by `torch.cuda._sanitizer`, and memory is r
 from __future__ import annotations
 
 import contextlib
-import gc
 import random
 import threading
 import time
-import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +22,6 @@ import torch
 from placekit_cuda.backend import CPUBackend
 from placekit_cuda.cuda import CUDAMachine, CUDAStream
 from placekit_cuda.engine import Engine, Way
-from placekit_cuda.machine import copied
 from placekit_cuda.placed_step import PlacedStep
 from placekit_cuda.plan import plan
 from placekit_testing.sequential import run_sequential
@@ -308,45 +305,16 @@ def raced(workload: str, gpus: Sequence[int], way: Way, steps: int = 2, ahead: i
     return cuda
 
 
-WORKLOADS = ["rnnlm_small", "chainmm_small", "llama_layer_sharded_small"]
+WORKLOADS = ["chainmm_small", "llama_layer_sharded_small"]
 
 
 @pytest.mark.parametrize("way", ["static", "dynamic", "bulk_synchronous"])
-@pytest.mark.parametrize("gpus", mostly_slow([[0, 1, 2], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]], [[0, 0, 0]]))
-@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, ["chainmm_small"], ["rnnlm_small"]))
+@pytest.mark.parametrize("gpus", [[0, 0, 1]])
+@pytest.mark.parametrize("workload", mostly_slow(WORKLOADS, WORKLOADS[:1]))
 def test_nothing_races(workload: str, gpus: list[int], way: Way) -> None:
     cuda = raced(workload, gpus, way)
     assert not cuda.races, f"{len(cuda.races)} races, the first:\n{cuda.races[0]}"
     assert cuda.reused > 0, "memory is reused, or nothing could race for it"
-
-
-@pytest.mark.parametrize("ahead", [0, 3])
-def test_nothing_races_with_other_numbers_of_launches_ahead(ahead: int) -> None:
-    assert not raced("chainmm_small", [0, 0, 1], "dynamic", ahead=ahead).races
-
-
-def test_what_a_thread_launched_on_is_as_before() -> None:
-    """After `launching`: its streams, its device, and whether gradients are recorded; also if the work raises."""
-    cuda = FakeCUDA()
-    machine = EmulatedMachine([0, 0, 1], cuda=cuda)
-    cuda.set_device(1)
-    own = [cuda.current_stream(_Index(gpu)) for gpu in range(2)]
-    seen = []
-
-    def work() -> None:
-        seen.append((cuda.current_device(), cuda.current_stream(_Index(0)), torch.is_grad_enabled()))
-        raise ValueError("this work fails")
-
-    for stream in (machine.compute(0), machine.link(2, 1)):
-        with pytest.raises(ValueError, match="this work fails"), machine.launching():
-            stream.launch(work)
-        assert (cuda.current_device(), [cuda.current_stream(_Index(gpu)) for gpu in range(2)]) == (1, own)
-        assert torch.is_grad_enabled()
-    compute, link = machine.compute(0), machine.link(2, 1)
-    assert isinstance(compute, CUDAStream)
-    assert isinstance(link, CUDAStream)
-    assert seen == [(0, compute.streams[0], False), (0, link.streams[-1], False)]
-    machine.close()
 
 
 def test_a_stream_is_held_by_a_kernel_of_its_own() -> None:
@@ -365,15 +333,13 @@ def test_a_stream_is_held_by_a_kernel_of_its_own() -> None:
     machine.close()
 
 
-@pytest.mark.parametrize("gpus", [(0, 1), (0, 0)])
-def test_without_a_wait_there_are_races(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...]) -> None:
+def test_without_a_wait_there_are_races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CUDAStream, "wait", lambda self, event: None)
-    assert raced("rnnlm_small", gpus, "static", steps=1).races
+    assert raced("chainmm_small", (0, 1), "static", steps=1).races
 
 
 @pytest.mark.parametrize("of", ["value", "made"])
-@pytest.mark.parametrize("gpus", [(0, 1), (0, 0)])
-def test_without_record_stream_there_are_races(monkeypatch: pytest.MonkeyPatch, gpus: tuple[int, ...], of: str) -> None:
+def test_without_record_stream_there_are_races(monkeypatch: pytest.MonkeyPatch, of: str) -> None:
     """What is sent must outlive the copy, and what arrived the last reader; both are dropped when they are launched."""
     keep, calls = EmulatedMachine.keep, iter(range(10**6))
 
@@ -382,22 +348,7 @@ def test_without_record_stream_there_are_races(monkeypatch: pytest.MonkeyPatch, 
             keep(self, value, stream)
 
     monkeypatch.setattr(EmulatedMachine, "keep", forgets)
-    assert raced("rnnlm_small", gpus, "static", steps=1).races
-
-
-def test_copies_keep_strides() -> None:
-    base = torch.arange(24.0).reshape(2, 3, 4)
-    for value in (
-        base,
-        base.transpose(0, 2),
-        base[:, 1:, ::2],
-        base[:, :1].expand(2, 3, 4),
-        base[0, 0, :1].expand(5, 1),
-    ):
-        made = copied(value, torch.device("cpu"))
-        assert torch.equal(made, value)
-        assert made.stride() == value.stride()
-        assert made.untyped_storage().data_ptr() != value.untyped_storage().data_ptr()
+    assert raced("rnnlm_small", (0, 1), "static", steps=1).races
 
 
 class TestPlacedStep:
@@ -453,32 +404,6 @@ def test_a_broken_device_is_an_error_at_once(way: Way) -> None:
     with pytest.raises(RuntimeError, match="device-side assert"):
         engine.run(sources, 0, way, timeout_s=60)
     assert time.perf_counter() - start < 30
-    machine.close()
-
-
-def test_the_host_loop_forgets_a_step() -> None:
-    """Between steps nothing holds the values of the last one."""
-    found, alive = program("chainmm_small"), weakref.WeakSet[Any]()
-    graph, executable = found.graph, found.executable
-    assert executable is not None
-    order = [int(v) for v in graph.topological_order if graph.kernel[v]]
-    made = plan(graph, executable, np.zeros(graph.n, np.int16), 1, order, keep=executable.results.values())
-    cuda = FakeCUDA()
-    machine = EmulatedMachine([0], cuda=cuda)
-    engine = Engine(made, executable, machine)
-    sources = engine.place(executable.initial())
-    for value in sources[0].values():
-        cuda.allocate(value, 0, 0)
-        alive.add(value.untyped_storage())
-    step = engine.run(sources, 0, "dynamic", timeout_s=60)
-    alive.update(v.untyped_storage() for v in step.kept.values())
-    assert alive
-    del step, sources, value
-    gc.collect()
-    until = time.perf_counter() + 20
-    while alive and time.perf_counter() < until:
-        time.sleep(0.01)
-    assert not alive
     machine.close()
 
 

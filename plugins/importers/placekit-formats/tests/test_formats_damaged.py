@@ -6,7 +6,6 @@ has them, values and columns.
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -77,10 +76,10 @@ IMPORTERS: dict[str, tuple[type[Importer], str]] = {
 }
 
 
-def check(name: str, cases: int, seed: int, folder: Path) -> None:
-    """Damage a format's sample."""
+@pytest.mark.parametrize("name", IMPORTERS)
+def test_damaged_files(name: str, tmp_path: Path) -> None:
     importer, sample = IMPORTERS[name]
-    path = folder / f"damaged{Path(sample).suffix}"
+    path = tmp_path / f"damaged{Path(sample).suffix}"
 
     def load(path: Path) -> list[Program]:
         programs = importer(path=str(path)).load()
@@ -89,15 +88,4 @@ def check(name: str, cases: int, seed: int, folder: Path) -> None:
         return programs
 
     good = (SAMPLES / sample if sample else save_graph(graph_of_file(), path)).read_bytes()
-    check_damaged(load, good, path, partial(damaged, name, path), cases=cases, seed=seed)
-
-
-@pytest.mark.parametrize("name", IMPORTERS)
-def test_some_damaged_files(name: str, tmp_path: Path) -> None:
-    check(name, 300, 1, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", IMPORTERS)
-def test_many_damaged_files(name: str, tmp_path: Path) -> None:
-    check(name, int(os.environ.get("PLACEKIT_CASES", "3000")), 2, tmp_path)
+    check_damaged(load, good, path, partial(damaged, name, path), cases=300, seed=1)

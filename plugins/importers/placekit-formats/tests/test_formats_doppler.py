@@ -101,26 +101,9 @@ def test_files_that_hold_no_graph(tmp_path: Path) -> None:
         assert said in str(error.value)
 
 
-def test_a_truncated_file_is_an_error(tmp_path: Path) -> None:
-    lines = SAMPLE.read_text().splitlines()
-    path = tmp_path / "part.txt"
-    for end in range(len(lines)):
-        path.write_text("\n".join(lines[:end]))
-        with pytest.raises(ImporterError, match=r"part\.txt"):
-            load(path)
-
-
 @needs_samples
 def test_published_graphs() -> None:
     chain, ffnn = (load(PUBLISHED / f"gdp_{name}.txt") for name in ("chain_mm_112nodes", "ffnn_192nodes"))
     assert (chain.n, chain.e, chain.attributes["graph_inputs"]) == (76, 80, 36)
     assert (ffnn.n, ffnn.e, ffnn.attributes["graph_inputs"]) == (180, 208, 12)
     assert sorted(set(chain.op_type.tolist())) == ["einsummable", "formation"]
-
-
-@needs_samples
-def test_the_plain_file_has_one_wrong_edge_and_no_types() -> None:
-    plain, right = (load(PUBLISHED / f"{prefix}chain_mm_112nodes.txt") for prefix in ("", "gdp_"))
-    edges = [set(zip(*(a.tolist() for a in g.op_edges), strict=True)) for g in (plain, right)]
-    assert len(edges[0] - edges[1]) == len(edges[1] - edges[0]) == 1
-    assert set(plain.op_type.tolist()) == {"operation"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from placekit_formats.json_program import Document, JsonImporter, Operation, Output
 from placekit_testing.strategies import random_step
 
-from placekit_core import PHASES, GraphBuilder, ImporterError, Labels, Problem, Program
+from placekit_core import PHASES, ImporterError, Problem, Program
 
 SAMPLE = Path(__file__).with_name("samples") / "pair.json"
 
@@ -95,45 +94,6 @@ def test_measured_seconds(tmp_path: Path) -> None:
         costs = replace(program.costs, measured=measured)
         JsonImporter.write(replace(program, costs=costs), path)
         assert json.loads(path.read_text())["measured"] is written
-
-
-def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
-    for change, said in [
-        (
-            {"op_class": Labels.of(["source", "other", "frobnicate", "other"])},
-            "operations[2] ('split'): op_class: input",
-        ),
-        (
-            {"allowed": Labels.of(["", "", "tpu", ""])},
-            "operations[2] ('split'): allowed.0: input should be 'cpu' or 'gpu'",
-        ),
-        ({"call": np.asarray([0, 0, 0, -3], np.int32)}, "operations[3] ('join'): call: input should be greater"),
-        (
-            {"tensor_bytes": np.asarray([4000, 4000, 8, 8, 2**54])},
-            "operations[3] ('join'): outputs.0: input should be less",
-        ),
-        ({"attributes": {"a": float("nan")}}, "attributes.a: input should be a finite number"),
-        ({"attributes": {"a": (1, 2)}}, "attributes.a: input was not a valid JSON value"),
-    ]:
-        path = tmp_path / "wrong.json"
-        program = load(SAMPLE)
-        with pytest.raises(ImporterError) as error:
-            JsonImporter.write(replace(program, graph=program.graph.replace(**change)), path)
-        assert f"cannot write {path}: {said}" in str(error.value)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_an_empty_name_is_a_name(tmp_path: Path) -> None:
-    program = load(SAMPLE)
-    JsonImporter.write(replace(program, graph=program.graph.replace(name="")), tmp_path / "again.json")
-    assert load(tmp_path / "again.json").graph.name == ""
-
-
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    b = GraphBuilder("g")
-    b.add("a")
-    with pytest.raises(ImporterError, match=r"cannot write .*nowhere"):
-        JsonImporter.write(Program(b.build()), tmp_path / "nowhere" / "g.json")
 
 
 def message(path: Path) -> str:
@@ -238,34 +198,6 @@ def test_what_sources_have_none_of(tmp_path: Path) -> None:
         )
 
 
-def test_long_names_make_short_messages(tmp_path: Path) -> None:
-    long = "x" * 10**6
-    for operation in ({"name": long, "flops": -1}, {long: 1}, {"inputs": [long]}, {"name": long, "inputs": [long]}):
-        assert len(wrong(tmp_path, operation=operation)) < 1000
-
-
-def test_of_many_mistakes_the_first_is_told_at_once(tmp_path: Path) -> None:
-    start = time.process_time()
-    assert "operations[0]: name" in wrong(tmp_path, operations=[{"outputs": ["a", "b"]}] * 50_000)
-    assert time.process_time() - start < 2
-
-
-def test_a_machine_of_which_the_seconds_lack_a_kind(tmp_path: Path) -> None:
-    cluster = json.loads(SAMPLE.read_text())["cluster"]
-    cluster["kinds"]["tpu"] = cluster["kinds"]["gpu"]
-    cluster["devices"].append({"kind": "tpu"})
-    said = wrong(tmp_path, cluster=cluster)
-    assert "know no device kind 'tpu'" in said
-    assert "choose a cluster of these kinds, or remove `seconds` from the file" in said
-
-
-def test_sizes_whose_sum_overflows(tmp_path: Path) -> None:
-    path = tmp_path / "huge.json"
-    operations = [{"name": str(i), "outputs": [2**53]} for i in range(600)]
-    path.write_text(json.dumps({"format": "placekit-program", "version": 1, "operations": operations}))
-    assert "5.4e+18 bytes together" in message(path)
-
-
 def test_files_that_hold_no_program(tmp_path: Path) -> None:
     for content, said in [
         (b"", "is empty"),
@@ -282,19 +214,6 @@ def test_files_that_hold_no_program(tmp_path: Path) -> None:
         path = tmp_path / "wrong.json"
         path.write_bytes(content)
         assert said in message(path)
-
-
-def test_every_beginning_of_a_file_is_an_error(tmp_path: Path) -> None:
-    text = SAMPLE.read_text().rstrip()
-    path = tmp_path / "part.json"
-    for end in range(0, len(text), 7):
-        path.write_text(text[:end])
-        message(path)
-
-
-def test_no_path() -> None:
-    with pytest.raises(ImporterError, match="importer 'json' needs a file"):
-        JsonImporter().load()
 
 
 def test_every_field_is_documented() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from placekit_formats.pipedream import PipeDreamImporter, machine
 
-from placekit_core import ImporterError, Problem, Program, load_cluster, validate_graph
+from placekit_core import ImporterError, Problem, Program, load_cluster
 from placekit_core.run.config import conf_dir
 
 Simulator = pytest.importorskip("placekit_sim.simulator").Simulator  # of another plugin
@@ -88,15 +87,6 @@ def test_a_profile_without_backward_times_has_no_backward_operations(tmp_path: P
     assert (program.graph.t, program.graph.e) == (4, 4)
 
 
-def test_other_line_ends_blank_lines_and_repeated_edges(tmp_path: Path) -> None:
-    path = tmp_path / "tower.txt"
-    text = SAMPLE.read_text() + "\n\tnode2 -- node4\n\n"
-    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
-    g = load(path).graph
-    assert g.fingerprint == load(SAMPLE).graph.fingerprint
-    assert g.attributes == {"repeated_edges": 1}
-
-
 NODE = "node9 -- ReLU -- forward_compute_time=1, backward_compute_time=2, activation_size=3, parameter_size=4"
 
 
@@ -149,14 +139,6 @@ def test_files_that_hold_no_graph(tmp_path: Path) -> None:
             load(path)
         assert said in str(error.value)
         assert str(path) in error.value.message
-
-
-def test_a_truncated_file_is_an_error_or_a_graph(tmp_path: Path) -> None:
-    path, content = tmp_path / "part.txt", SAMPLE.read_bytes()
-    for end in range(len(content)):
-        path.write_bytes(content[:end])
-        with contextlib.suppress(ImporterError):  # a text that ends between two lines is whole
-            validate_graph(load(path).graph)
 
 
 @needs_samples

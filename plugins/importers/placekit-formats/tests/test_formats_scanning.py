@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 
-import numpy as np
 import pytest
 from placekit_formats import scanning
 from placekit_formats.scanning import JsonScanner, lines
@@ -17,7 +16,7 @@ def scanned(data: bytes) -> dict[str, object]:
     return {key: list(scanner.elements(key)) if key == "list" else scanner.value() for key in scanner.members()}
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("chunk", [1, 3, 64])
 def test_pieces_may_end_anywhere(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"a": 12345.75, "list": [1, 23, '\u20ac"x', {"b": [1, 2]}, -4e-5, None, []], "\U0001f600": {}, "z": 17}
     for text in (json.dumps(data, ensure_ascii=False), json.dumps(data, indent=2), json.dumps({"list": []})):
@@ -26,7 +25,7 @@ def test_pieces_may_end_anywhere(chunk: int, monkeypatch: pytest.MonkeyPatch) ->
         assert scanned(b"\xef\xbb\xbf \n" + text.encode() + b" \r\n") == json.loads(text)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 64])
+@pytest.mark.parametrize("chunk", [1, 64])
 def test_the_place_of_a_mistake_does_not_depend_on_the_pieces(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "_CHUNK", chunk)
     text = '{"list": [1,\n  {"b": 2},\n  {"b" 3}]}'
@@ -70,33 +69,6 @@ def test_a_large_file_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         scanned(b'{"list": [' + b"1, " * 40 + b"1]}")
     with pytest.raises(ValueError, match="more than 100 bytes"):
         list(lines(io.BytesIO(b"1234567\n" * 13)))
-
-
-def test_random_json_equals_the_standard_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    good = json.dumps(
-        {"a": [1, {"b": "c"}], "list": [{"x": 1.5}, "\u00e9", -3], "d": True}, ensure_ascii=False
-    ).encode()
-    accepted = 0
-    for _ in range(3000):
-        monkeypatch.setattr(scanning, "_CHUNK", int(rng.integers(1, 40)))
-        data = bytearray(good)
-        for i in rng.integers(0, len(data), int(rng.integers(1, 3))):
-            data[i] = b'[]{},:"0 1x\\e.-\xff'[int(rng.integers(0, 16))]
-        try:
-            found: object = scanned(bytes(data))
-        except ValueError:
-            found = None
-        try:
-            wanted = json.loads(data.decode())
-        except ValueError:
-            wanted = None
-        if found is not None:
-            accepted += 1
-            assert found == wanted
-        elif isinstance(wanted, dict):  # what only the scanner refuses: members that occur twice, a `list` that is none
-            assert bytes(data).count(b'"a"') > 1 or not isinstance(wanted.get("list", []), list) or len(wanted) < 3
-    assert accepted > 100
 
 
 def test_lines() -> None:

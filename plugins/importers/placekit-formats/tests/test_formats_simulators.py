@@ -56,14 +56,7 @@ class TestDoppler:
         assert makespan(p, device) == pytest.approx(4 + 2 + 1 + 3)  # after_early 4..6, its output ..7, end ..10
         assert makespan(p, device, [0, 0, 1, 0, 9, 0], "priority") == pytest.approx(5 + 2 + 1 + 3)
 
-    def test_operations_of_any_class_take_their_flops(self) -> None:
-        machine = preset("doppler_sim")
-        b = GraphBuilder("classes")
-        for name in machine.kinds["gpu"].efficiency:
-            b.add(name, op_class=name, dtype="bfloat16", flops=1e10, bytes_accessed=1e15)
-        assert Problem.of(b.build(), machine).op_s.tolist() == [[1.0] * 4] * 10
-
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.parametrize("seed", range(4))
     @pytest.mark.parametrize("ties", [False, True])
     def test_equals_a_simulator_driven_by_events(self, seed: int, ties: bool) -> None:
         rng = np.random.default_rng(seed)
@@ -165,9 +158,6 @@ class TestPlaceto:
         (x,) = b.add("a", outputs=[7600], flops=10 * US)
         b.add("b", inputs=[x], flops=10 * US)
         return b
-
-    def test_one_device(self) -> None:
-        assert self.measure(self.chain(), [0, 0]) == pytest.approx(2 * 15.7)
 
     def test_a_send_begins_later_by_the_time_after_the_operation(self) -> None:
         # There the output is sent while the device spends its 5.7: a 0..10, send 10..36, b 36..46, and 5.7 after it.

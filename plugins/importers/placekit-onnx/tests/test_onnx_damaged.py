@@ -6,11 +6,9 @@ field.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from numpy.random import Generator
@@ -91,8 +89,3 @@ def check(good: bytes, cases: int, seed: int, folder: Path) -> None:
 
 def test_some_damaged_models(rich: bytes, tmp_path: Path) -> None:
     check(rich, 300, 1, tmp_path)
-
-
-@pytest.mark.slow
-def test_many_damaged_models(rich: bytes, tmp_path: Path) -> None:
-    check(rich, int(os.environ.get("PLACEKIT_CASES", "3000")), 2, tmp_path)

@@ -114,10 +114,6 @@ class TestSizes:
         wrong = refusal(file, batch=2, dims={"image": [2, 4, 8, 8], "length": 5})
         assert "input image has the shape [?, 3, 8, 8], and importer.dims gives it [2, 4, 8, 8]" in wrong
 
-    def test_batch_of_a_model_without_open_batch(self, write: WriteModel) -> None:
-        path = write([make("Relu", ["x"], ["y"])])
-        assert "importer.batch=2, but no input leaves its first dimension open" in refusal(path, batch=2)
-
 
 class TestRefused:
     @pytest.mark.parametrize(
@@ -151,13 +147,6 @@ class TestRefused:
         assert len(warned) == 1
         assert made.bytes_accessed[made.kernel].tolist() == [4 * (8 + 18), 4 * (18 + 8)]
         assert made.flops.sum() == 0
-
-    def test_custom_operators_without_shapes(self, write: WriteModel) -> None:
-        x, y = helper.make_tensor_value_info("x", F32, [2, 4]), helper.make_tensor_value_info("y", F32, ["n"])
-        graph = helper.make_graph([make("Swim", ["x"], ["y"], "S", domain="far")], "g", [x], [y])
-        versions = [helper.make_opsetid("", 21), helper.make_opsetid("far", 1)]
-        said = refusal(write(helper.make_model(graph, opset_imports=versions, ir_version=10)))
-        assert "node 'S' (Swim) writes 'y', whose type is not known | give the file its shapes" in said
 
 
 class TestFile:
@@ -200,23 +189,6 @@ class TestFile:
         )
         path = write(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
         assert "initializer 'w' has the shape [4, 4611686018427387904]" in refusal(path)
-
-    def test_functions_that_call_each_other_very_often(self, write: WriteModel) -> None:
-        versions = [helper.make_opsetid("", 21), helper.make_opsetid("f", 1)]
-        functions = [
-            helper.make_function(
-                "f", f"f{i}", ["x"], ["y"],
-                [make(f"f{i + 1}" if i < 39 else "Relu", [a], [b], domain="f" if i < 39 else "") for a, b in ("xz", "zy")],
-                versions,
-            )
-            for i in range(40)
-        ]  # fmt: skip
-        x, y = (helper.make_tensor_value_info(name, F32, [2, 4]) for name in ("x", "y"))
-        graph = helper.make_graph([make("f0", ["x"], ["y"], domain="f")], "g", [x], [y])
-        model = helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=10)
-        assert "its functions call each other so often" in refusal(write(model))
-        model.functions[39].node[0].CopyFrom(make("f0", ["x"], ["z"], domain="f"))
-        assert "function 'f0' calls itself" in refusal(write(model))
 
 
 FORMULAS: list[tuple[str, list[Any], list[Any], dict[str, Any], float]] = [

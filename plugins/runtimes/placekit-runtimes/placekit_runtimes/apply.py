@@ -1,4 +1,4 @@
-"""`placekit apply RUN_DIR`: the placement that a run found, in the form that other code needs."""
+"""`placekit apply RUN_DIR`: writes the placement of a run for runtimes and other programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _JSON = "`--format json` prints the placement as it was found"
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print a placement in another form, or write it to `--out`; on standard error, what the form costs and cannot hold."""
+    """Print a placement in another form, or write it to `--out`. Standard error gets its costs and what it cannot express."""
     parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
@@ -75,7 +75,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def _evaluated(name: str, folder: Path, registry: Registry) -> str:
-    """The text of a map. Standard error gets what the map cannot hold, and what it costs."""
+    """The text of a map. Standard error gets its costs and what it cannot express."""
     run = _Run(folder, registry)
     if name == "msr":
         found, made = None, run.msr()
@@ -103,9 +103,9 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
 
 
 def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s: float | None) -> list[str]:
-    """Lines with the values of the map and of the placement, and with the map's memory; a warning if the map is slower.
+    """Lines with the values of the map and of the placement, and the map's memory. Warns if the map is slower.
 
-    Raises PlacementError if the map has no value or does not fit: with the bytes that each full device needs.
+    Raises PlacementError if the map cannot run or does not fit, with the bytes that each full device needs.
     """
     problem, both = run.problem, (made.placement, run.placement)
     session = backend.open(problem)
@@ -137,7 +137,10 @@ def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s
 
 
 def _by_runtime(problem: Problem, found: Runtime, made: RuntimeMap) -> list[str]:
-    """Lines about the map as its runtime runs it, and accelerate's own map. Raises PlacementError if it does not fit."""
+    """Lines about the cost of the map in its runtime, and about accelerate's own map.
+
+    Raises PlacementError if the map does not fit.
+    """
     cost = found.cost(problem, made)
     if cost is None:
         return []
@@ -152,14 +155,14 @@ def _by_runtime(problem: Problem, found: Runtime, made: RuntimeMap) -> list[str]
 
 
 def own_map_line(placement: Placement | None, cost: RuntimeCost) -> str:
-    """A line about the map that accelerate would choose, or why there is none."""
+    """A line about the map that accelerate would choose, or about why it chooses none."""
     if placement is None:
         return f"{OWN_MAP} is not compared: {cost.error}"
     return f"{OWN_MAP}: {cost.text} run by accelerate" + (f" ({cost.error})" if cost.error else "")
 
 
 def _json(folder: Path) -> str:
-    """placement.json with the value of the placement; the result is again a placement file."""
+    """placement.json with the value of the placement added; it stays a placement file."""
     run, program = _found(folder)[1:]
     value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
     return json.dumps({**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}, indent=1)
@@ -217,9 +220,9 @@ def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
 
 
 class _Run:
-    """A run: its program, imported again, and its placement.
+    """A run: its placement, and its program, which is imported again.
 
-    Raises RunError if the program or the machine has changed. Only the importer of the run must be installed.
+    Raises RunError if the program or the machine has changed. Of the run's plugins, only the importer must be installed.
     """
 
     def __init__(self, folder: Path, registry: Registry) -> None:
@@ -268,9 +271,9 @@ class _Run:
         return RuntimeMap(text.rstrip("\n"), self.placement)
 
     def simulator(self) -> tuple[Backend | None, float | None, str]:
-        """A backend that simulates, a bound that the run has proven for it, and why it is not the run's own.
+        """The run's backend, or its proxy if the backend measures; the run's bound; and why it is not the run's backend.
 
-        It is the run's proxy if its own backend measures; None if there is neither.
+        The backend is None if neither can simulate.
         """
         own, why = self._backend("backend")
         if own is not None:
@@ -279,7 +282,7 @@ class _Run:
         return proxy, None, why if proxy is not None else f"{why}; {as_well}"
 
     def _backend(self, section: str) -> tuple[Backend | None, str]:
-        """The backend that a section of the configuration names, or None and why it cannot simulate."""
+        """The simulator in a section of the configuration; or None, and why it cannot simulate."""
         name = getattr(self.config, section)["name"]
         if section in self.config.python_objects:
             return None, f"{section} {name!r} was an object of a Python program"

@@ -1,4 +1,4 @@
-"""`placekit evaluate MAP.json`: the value, memory, bound and gap of a device map or placement of the user's own."""
+"""`placekit evaluate MAP.json`: shows the value, memory, bound and gap of your own device map or placement."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from placekit_runtimes.interface import RuntimeCost, lacking_memory, memory_text
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print what a map or placement costs, beside accelerate's own map. Raises PlacekitError if it does not fit."""
+    """Print the cost of a map or placement beside that of accelerate's own map. Raises PlacekitError if it does not fit."""
     parser = Parser(
         "evaluate", "What a device map or placement of your own costs, beside accelerate's own map.", options=True
     )
@@ -53,7 +53,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def show(name: str, problem: Problem, backend: Backend, session: Session, given: DeviceMap | Placement) -> None:
-    """Evaluate and print. Raises PlacementError, with bytes, for what does not fit, on the backend or under accelerate."""
+    """Evaluate and print. Raises PlacementError, with bytes, if it does not fit on the backend or under accelerate."""
     placement = given if isinstance(given, Placement) else given.placement
     cost = ACCELERATE.cost(problem, given) if isinstance(given, DeviceMap) else None
     value_s, peak_bytes = _measured(name, problem, session, placement)

@@ -1,4 +1,4 @@
-"""Policy `given`: a placement of the user's own, from a device map or a placement file."""
+"""Policy `given`: your own placement, from a device map or a placement file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Given(Policy):
     level = "operation"
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement.
+        """Place as the map or file says.
 
-        Raises NotApplicable without one, and PlacementError that names what the map lacks, or what does not exist.
+        Raises NotApplicable if none is given, and PlacementError that names what is missing from it or does not exist.
         """
         o: GivenOptions = self.options
         if o.path is None and o.map is None:

@@ -20,18 +20,18 @@ from placekit_runtimes.options import RuleOptions
 
 DeviceName = int | str
 """A device as a runtime names it: the number of a GPU, or `cpu`."""
-_NO_WORK = 1e-15  # seconds that an operation without work counts, so that it decides where nothing else does
-_UNLIMITED_BYTES = 2**50  # a larger memory stands for one that is never full
+_NO_WORK = 1e-15  # seconds counted for operations without work, which decide only if nothing else does
+_UNLIMITED_BYTES = 2**50  # larger memories are shown as unlimited
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """A module that a placement spreads over several devices, and a map puts on one.
+    """A module that a placement spreads over several devices, and a map puts on one device.
 
     Attributes:
-        module: its path.
+        module: path of the module.
         device: device of the whole module in the map.
-        elsewhere: share, in (0, 1], of the seconds of its operations that the placement has on other devices.
+        elsewhere: share, in (0, 1], of the module's seconds that the placement has on other devices.
     """
 
     module: str
@@ -41,14 +41,14 @@ class Conflict:
 
 @dataclass(frozen=True, eq=False)
 class RuntimeMap:
-    """A placement as a runtime takes it.
+    """A placement in the form that a runtime takes.
 
     Attributes:
-        text: what the runtime takes, without a newline at the end.
+        text: the form, such as flags or JSON, without a newline at the end.
         placement: the placement that the text means.
-        conflicts: modules with operations that the map puts elsewhere than the original, the most seconds first.
-        elsewhere: share of the seconds of all operations that the map puts elsewhere.
-        notes: sentences about things that the text alone does not say.
+        conflicts: modules with operations that the map moves to another device, the most seconds first.
+        elsewhere: share of all seconds that the map moves to another device.
+        notes: what users have to know besides the text, as sentences.
     """
 
     text: str
@@ -66,7 +66,7 @@ class RuntimeCost:
         value_s: seconds of a step; None if the runtime cannot run the map.
         peak_bytes: [D] highest memory in use on each device; empty if the runtime cannot run the map.
         error: why the runtime cannot run it, or which devices lack memory; empty if it runs.
-        details: lines for the user about what the seconds consist of.
+        details: lines for the user about the parts of the seconds.
     """
 
     value_s: float | None
@@ -76,32 +76,32 @@ class RuntimeCost:
 
     @property
     def text(self) -> str:
-        """The seconds, or what happens instead."""
+        """The seconds, or "fails" or "does not fit"."""
         if self.value_s is None:
             return "fails"
         return "does not fit" if self.error else units.seconds(self.value_s)
 
 
 class Rule(Policy):
-    """A policy that divides a network as a runtime does. It evaluates nothing and draws nothing."""
+    """A policy that divides a network as a runtime does, without evaluations or random numbers."""
 
     options_class: ClassVar[type[RuleOptions]] = RuleOptions
     level = "operation"
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement of the rule.
+        """Place as the runtime would.
 
-        Raises NotApplicable where the runtime would refuse the network or the machine, unless `otherwise` is
-        `single_device`; ClusterError for a device that does not exist, ConfigError for options that contradict each other.
+        Raises NotApplicable if the runtime would refuse the network or the machine, unless `otherwise` is `single_device`;
+        ClusterError for a device that does not exist; ConfigError for contradictory options.
         """
         return or_single_device(task, self.options.otherwise, lambda: self.rule(task.problem, task.evaluate.note))
 
     @abstractmethod
     def rule(self, problem: Problem, note: Callable[[str], None]) -> Placement:
-        """The placement; `note` takes sentences for the user. Raises as `place`, whatever `otherwise` says."""
+        """The placement; `note` takes sentences for the user. Raises as `place`, but ignores `otherwise`."""
 
     def ranks(self, problem: Problem) -> tuple[int, ...]:
-        """The devices in the order of the runtime's ranks: those of the option, else the GPUs, else all. Raises ClusterError."""
+        """Devices by rank: those of option `devices`, else the GPUs, else all devices. Raises ClusterError."""
         names = self.options.devices
         if names is None:
             return tuple(gpus_or_all(problem))
@@ -115,13 +115,13 @@ class Rule(Policy):
 
 
 class Runtime(ABC):
-    """What placekit knows of one runtime.
+    """One runtime: its rule, reading and writing its maps, and what a map costs there.
 
     Attributes:
-        name: the value of `placekit apply --format`.
-        title: what people call it.
+        name: value of `placekit apply --format`.
+        title: name of the runtime for messages.
         versions: public sources, with releases or commits, that the module was checked against.
-        default_rule: the rule that the runtime divides a network by, unless users say otherwise.
+        default_rule: how the runtime divides a network by default; None if it leaves that to users.
     """
 
     name: ClassVar[str]
@@ -130,21 +130,21 @@ class Runtime(ABC):
     default_rule: ClassVar[type[Rule] | None] = None
 
     def rule(self, problem: Problem) -> Placement:
-        """The placement that the runtime itself would choose. Raises NotApplicable if there is none."""
+        """The placement that the runtime itself would choose. Raises NotApplicable if it chooses none."""
         if self.default_rule is None:
             raise NotApplicable(f"{self.title} does not divide a network by itself")
         return self.default_rule().rule(problem, lambda _: None)
 
     @abstractmethod
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
-        """The placement as the runtime takes it. Raises PlacementError that names what the runtime cannot hold."""
+        """Write a placement for the runtime. Raises PlacementError that names what the runtime cannot express."""
 
     def read(self, problem: Problem, text: str, source: str) -> RuntimeMap:
-        """The map that users of the runtime have; `source` is where it is from, for messages. Raises PlacementError."""
-        raise PlacementError(f"{source}: maps of {self.title} are written, not read", "give a device map")
+        """Read a map of the runtime; `source` names its origin in messages. Raises PlacementError."""
+        raise PlacementError(f"{source}: maps of {self.title} can only be written, not read", "give a device map")
 
     def cost(self, problem: Problem, made: RuntimeMap) -> RuntimeCost | None:
-        """The cost of a map as the runtime runs it; None where the runtime does what the machine model says."""
+        """The cost of a map as the runtime runs it; None if the machine model describes the runtime."""
         return None
 
 
@@ -155,19 +155,19 @@ def gpus_or_all(problem: Problem) -> list[int]:
 
 
 def cpu_of(problem: Problem) -> int | None:
-    """The first CPU of the machine; None without one."""
+    """The first CPU of the machine, or None."""
     return next((d for d in range(problem.cluster.size) if problem.device_type(d) == "cpu"), None)
 
 
 def devices_of(problem: Problem, placement: Placement) -> NDArray[np.int16]:
     """[n] device of each operation. Raises PlacementError if the placement is for another graph or machine."""
     if placement.graph != problem.graph.fingerprint or placement.cluster != problem.cluster.fingerprint:
-        raise PlacementError(f"the placement is not one of {problem.graph.name!r} on {problem.cluster.name!r}")
+        raise PlacementError(f"the placement is not for {problem.graph.name!r} on {problem.cluster.name!r}")
     return problem.expand(placement.device)
 
 
 def seconds_by_device(problem: Problem, part: NDArray[np.integer], device: NDArray[np.integer]) -> NDArray[np.float64]:
-    """[p, D] seconds that operations of each part (`part` [n]) take, each on its device (`device` [n])."""
+    """[p, D] seconds on each device by part: operation v is in part `part[v]` and on device `device[v]`."""
     graph = problem.graph
     seconds = problem.op_s[np.arange(graph.n), device] * graph.kernel + _NO_WORK
     total = np.zeros((int(part.max(initial=-1)) + 1, problem.cluster.size))
@@ -176,9 +176,9 @@ def seconds_by_device(problem: Problem, part: NDArray[np.integer], device: NDArr
 
 
 def nearest(problem: Problem, placement: Placement, device: ArrayLike) -> Placement:
-    """The placement with each group on the allowed device that has most of its seconds by `device` [n].
+    """Move each group to the allowed device with most of its seconds, if operations were on `device` [n].
 
-    A group stays where `placement` has it if none of these devices may run it.
+    A group that may run on none of these devices stays where it is.
     """
     total = seconds_by_device(problem, problem.grouping.group_of, np.asarray(device))
     total[~problem.allowed] = 0.0
@@ -187,7 +187,7 @@ def nearest(problem: Problem, placement: Placement, device: ArrayLike) -> Placem
 
 
 def lacking_memory(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
-    """The devices that have too little memory for their peaks [D], with the bytes; empty if all have enough."""
+    """The devices whose memory is less than `peak_bytes` [D], with both figures; empty if everything fits."""
     memory = problem.cluster.memory_bytes
     return "; ".join(
         f"{problem.cluster.device_names[d]} needs {peak_bytes[d]:,.0f} bytes and has {memory[d]:,.0f}"
@@ -196,7 +196,7 @@ def lacking_memory(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
 
 
 def memory_text(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
-    """The peak memory of each device in use, and how much there is."""
+    """The peak memory of each device in use, and its size."""
     return ", ".join(
         f"{d} {units.mebibytes(used)}" + (f" of {units.mebibytes(room)}" if room < _UNLIMITED_BYTES else "")
         for d, used, room in zip(problem.cluster.device_names, peak_bytes, problem.cluster.memory_bytes, strict=True)
@@ -205,6 +205,6 @@ def memory_text(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
 
 
 def listed(names: Sequence[str], limit: int = 3) -> str:
-    """The first names, quoted, and the number of others."""
+    """The first names, quoted, and the number of further names."""
     shown = ", ".join(map(repr, names[:limit]))
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

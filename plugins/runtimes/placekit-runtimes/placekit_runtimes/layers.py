@@ -1,4 +1,4 @@
-"""Networks by layers, for the runtimes that divide whole layers: placements made from layers, and layers of a placement."""
+"""Whole layers, for runtimes that divide networks by layers: placements from layers, and layers of a placement."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from placekit_runtimes.interface import (
     seconds_by_device,
 )
 
-_LEAST = 5e-4  # a block of which a smaller share moves is not named: the message would say 0.0%
+_LEAST = 5e-4  # smaller shares of a block are not reported, because they print as 0.0%
 ANY = "`--format device_map` holds any placement; policy=chain finds the best one with consecutive layers"
 
 
 def device_numbers(problem: Problem) -> list[DeviceName]:
-    """[D] devices as runtimes name them: GPUs by the number in `cuda:N`, else by their position; all others are `cpu`."""
+    """[D] names of devices for runtimes: GPUs by the N of `cuda:N` or their position, other devices as `cpu`."""
     gpus = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
     named = [re.fullmatch(r"cuda:(\d+)(/\d+)?", name) for name in problem.cluster.device_names]
     own = [int(name[1]) if name else sum(gpus[:d]) for d, name in enumerate(named)]
@@ -71,9 +71,9 @@ class Network:
         return ", ".join(self.problem.cluster.device_names[d] for d in devices)
 
     def spread(self, of_layer: Sequence[int], before: int, after: int) -> NDArray[np.int64]:
-        """[b] a number for each block: `of_layer[i]` for layer i, `before` and `after` for what comes before and after all.
+        """[b] a number for each block: `of_layer[i]` for layer i, `before` before the first layer, `after` after the last.
 
-        What is between two layers has the number of the first.
+        Blocks between two layers have the number of the first layer.
         """
         position = np.searchsorted(self.of_layer, np.arange(len(self.blocks)), side="right") - 1
         found = np.asarray([*of_layer, before], np.int64)[position]  # -1, the last element, before the first layer
@@ -81,24 +81,24 @@ class Network:
         return found
 
     def stages(self, counts: Sequence[int], devices: Sequence[int]) -> Placement:
-        """The next `counts[s]` layers on `devices[s]`, for each stage s; the devices may repeat.
+        """Put the next `counts[s]` layers on `devices[s]`, for each stage s; devices may repeat.
 
-        What comes before the first layer is on the first stage, what comes after the last on the last stage, even if a
-        stage has no layers: vLLM, torchtitan and exo do so.
+        Blocks before the first layer are on the first stage, and blocks after the last layer on the last stage, even if that
+        stage has no layers, as in vLLM, torchtitan and exo.
         """
         return self.placed(self.spread(np.repeat(devices, counts).tolist(), devices[0], devices[-1]))
 
     def placed(self, device_of_block: ArrayLike) -> Placement:
-        """Each block on its device [b]; one that may not run there, on the first device that may run all of it.
+        """Put each block on its device [b] or, if it may not run there, on the first device that may run all of it.
 
-        If there is none, only the operations that may not run on the block's device are elsewhere.
+        If no device may, only the operations that may not run on the block's device are elsewhere.
         """
         device, allowed = np.asarray(device_of_block), self.blocks.allowed
         moves = ~allowed[np.arange(len(device)), device] & allowed.any(axis=1)
         return self.placed_groups(np.where(moves, allowed.argmax(axis=1), device)[self.blocks.of_group])
 
     def placed_groups(self, device: NDArray[np.integer]) -> Placement:
-        """Each group on its device [g], or on the first that may run it."""
+        """Put each group on its device [g], or on the first device that may run it."""
         allowed = self.problem.allowed[np.arange(self.problem.g), device]
         return self.problem.placement(np.where(allowed, device, self.problem.allowed.argmax(axis=1)).astype(np.int16))
 
@@ -111,7 +111,7 @@ class PlacedLayers:
         network: the blocks of the network; the layers are among them.
         placement: the placement, with the device of each operation in `device` [n].
         of_block: [b] device of each block.
-        runtime: who takes the layers, for messages.
+        runtime: name of the runtime, for messages.
     """
 
     network: Network
@@ -143,18 +143,18 @@ class PlacedLayers:
         return [int(d) for d in self.of_block[self.network.of_layer]]
 
     def name(self, layer: int) -> str:
-        """Path of a layer's module; of what comes last if `layer` is the number of layers."""
+        """Path of a layer's module; of the last block if `layer` is the number of layers."""
         own, names = self.network.of_layer, self.network.blocks.names
         return names[int(own[layer])] if layer < len(own) else names[-1]
 
     @cached_property
     def before(self) -> int | None:
-        """The device with most of the work that comes before the first layer; None without such work."""
+        """The device with most of the work before the first layer; None if there is no such work."""
         return self._most(np.arange(len(self.of_block)) < self.network.of_layer[0])
 
     @cached_property
     def after(self) -> int | None:
-        """The device with most of the work that comes after the last layer; None without such work."""
+        """The device with most of the work after the last layer; None if there is no such work."""
         return self._most(np.arange(len(self.of_block)) > self.network.of_layer[-1])
 
     def _most(self, blocks: NDArray[np.bool_]) -> int | None:
@@ -172,9 +172,9 @@ class PlacedLayers:
         notes: Sequence[str] = (),
         trains: bool = False,
     ) -> RuntimeMap:
-        """The map that puts layer i on `devices[i]`, what comes before the layers on `before`, what follows on `after`.
+        """The map with layer i on `devices[i]`, blocks before the layers on `before`, and blocks after them on `after`.
 
-        A block that may not run there stays where it is placed. `trains` says whether the runtime is for training, too.
+        A block that may not run there keeps its device. `trains`: the runtime supports training, too.
         """
         blocks, on = self.network.blocks, self.network.spread(devices, before, after)
         allowed = blocks.allowed[np.arange(len(on)), on]
@@ -190,7 +190,7 @@ class PlacedLayers:
         return RuntimeMap(text, placement, conflicts, elsewhere, tuple(found))
 
     def _conflicts(self, moved: NDArray[np.int16], on: NDArray[np.int64]) -> tuple[tuple[Conflict, ...], float]:
-        """The blocks with work elsewhere than in the map, whose operations are on `moved` [n] and blocks on `on` [b]."""
+        """The blocks with work that moves, if the map has operations on `moved` [n] and blocks on `on` [b]."""
         graph, blocks = self.problem.graph, self.network.blocks
         seconds = self.problem.op_s[np.arange(graph.n), self.device] * graph.kernel
         lost = np.bincount(blocks.of_op, seconds * (moved != self.device), minlength=len(blocks))
@@ -204,7 +204,7 @@ class PlacedLayers:
         return found, float(lost.sum() / max(all_.sum(), 1e-300))
 
     def _shared(self, on: NDArray[np.int64]) -> list[str]:
-        """A note for a parameter that blocks on several devices read."""
+        """A note for a parameter that several devices read."""
         graph, of_op = self.problem.graph, self.network.blocks.of_op
         reads = graph.kernel[graph.edge_op] & (graph.phase[graph.edge_op] == PHASES.index("forward"))
         source, device = graph.tensor_producer[graph.input_tensor[reads]], on[of_op[graph.edge_op[reads]]]
@@ -225,7 +225,7 @@ class Stages:
 
     Attributes:
         layers: the placement by layers.
-        devices: [s] device of each stage. If the s stages are more than the p devices, stage i is on the device of i mod p.
+        devices: [s] device of each stage. With more stages than devices p, stage i is on the device of stage i mod p.
         counts: [s] layers of each stage. A stage without layers has only the embedding, or only the head.
     """
 
@@ -240,13 +240,13 @@ class Stages:
         """The stages of a placement.
 
         Args:
-            problem, placement: what is placed, and how.
-            runtime: who takes the stages, for messages.
+            problem, placement: the placement and its problem.
+            runtime: name of the runtime, for messages.
             empty: whether the first and the last stage may have no layers.
-            loops: whether a device may have several stages, as interleaved schedules need them.
+            loops: whether a device may have several stages, as for interleaved schedules.
 
-        Raises PlacementError that names the layer which goes back to a device, or which is on a CPU beside GPUs; and if
-        there are no layers.
+        Raises PlacementError that names the layer that goes back to a device, or that is on a CPU beside GPUs; and if
+        the network has no layers.
         """
         layers, taken = PlacedLayers.of(problem, placement, runtime), gpus_or_all(problem)
         for layer, device in enumerate(layers.devices):
@@ -287,28 +287,30 @@ class Stages:
 
     @property
     def launch_notes(self) -> list[str]:
-        """What launches have to know besides the stages: which GPU each rank has, and that ranks have several stages."""
+        """Notes for the launch: which GPU each rank has, and whether ranks have several stages."""
         found = []
         if self.visible is not None:
-            found.append(f"the order of the ranks is another than the machine's: CUDA_VISIBLE_DEVICES={self.visible}")
+            found.append(
+                f"the ranks use the GPUs in another order than the machine's: CUDA_VISIBLE_DEVICES={self.visible}"
+            )
         if len(self.devices) > len(self.ranks):
             found.append(f"{len(self.devices)} stages on {len(self.ranks)} ranks need an interleaved schedule")
         return found
 
     def map(self, text: str, notes: Sequence[str] = (), trains: bool = False) -> RuntimeMap:
-        """The map with this text: the first stage also has what comes before the layers, the last what follows them."""
+        """The map with this text; the first stage also has the blocks before the layers, the last one those after them."""
         devices = [self.devices[s] for s in self.of_layer]
         return self.layers.map(text, devices, self.devices[0], self.devices[-1], notes, trains)
 
 
 def _is_loop(devices: Sequence[int], loops: bool) -> bool:
-    """Whether each device has one stage, or all devices follow each other again and again."""
+    """Whether each device has one stage, or (with `loops`) stages cycle through the devices in order."""
     own = tuple(dict.fromkeys(devices))
     return tuple(devices) == own or (loops and tuple(devices) == own * (len(devices) // len(own)))
 
 
 def _zigzag(layers: PlacedLayers) -> PlacementError:
-    """The error that names the first layer which goes back to a device."""
+    """The error that names the first layer that goes back to a device."""
     names = layers.problem.cluster.device_names
     last: dict[int, int] = {}  # last layer on each device; the current device comes last
     for i, device in enumerate(layers.devices):
@@ -324,7 +326,7 @@ def _zigzag(layers: PlacedLayers) -> PlacementError:
 
 
 def proportional(layers: int, weight: Sequence[float]) -> list[int]:
-    """`layers` in proportion to the weights, by the method of largest remainders; the first of equal remainders comes first."""
+    """Divide `layers` in proportion to `weight` by the method of largest remainders; of equal ones, the first gets more."""
     total = sum(weight)
     exact = [layers * (w / total) for w in weight]
     result = [int(x) for x in exact]

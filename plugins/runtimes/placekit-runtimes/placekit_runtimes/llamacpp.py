@@ -1,4 +1,4 @@
-"""llama.cpp: layers over all GPUs in proportion to memory, the first ones maybe on the CPU.
+"""llama.cpp: layers over all GPUs in proportion to memory, with the first layers on the CPU if the user wants that.
 
 Follows ggml-org/llama.cpp, src/llama-model.cpp, `load_tensors`, commit a5410f0 (since pull request 18148; before it, the
 output was on a GPU only if all layers were), and docs/multi-gpu.md at 5815cb8; the code is our own.
@@ -109,7 +109,7 @@ class LlamaCpp(Runtime):
 
 
 def _check_order(layers: PlacedLayers, devices: list[int], on_cpu: int, is_gpu: list[bool]) -> None:
-    """Raise PlacementError that names a layer on a device that llama.cpp cannot give it."""
+    """Raise PlacementError that names a layer whose device llama.cpp cannot express."""
     names = layers.problem.cluster.device_names
     for i in range(on_cpu + 1, len(devices)):
         here, before = devices[i], devices[i - 1]

@@ -1,4 +1,4 @@
-"""A placement by modules: their tree, the seconds of their operations, and the tensors that belong to them."""
+"""Placements seen by modules: the tree of modules, the seconds of their operations, and their tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOSS = "loss"  # where the importer of torch modules puts operations outside of
 
 
 class PlacedModules:
-    """A placement by modules.
+    """A placement seen by modules. `form` begins the message of the PlacementError for graphs without modules.
 
     Attributes:
         device: [n] device of each operation.
@@ -50,7 +50,7 @@ class PlacedModules:
 
     @cached_property
     def own_tensors(self) -> dict[str, list[int]]:
-        """Sources that are parameters and buffers, by the module that they belong to."""
+        """Parameters and buffers by their module."""
         found: dict[str, list[int]] = {}
         for v in np.flatnonzero(~self.graph.kernel).tolist():
             module = self.module_of(v)
@@ -72,7 +72,7 @@ class PlacedModules:
 
     @cached_property
     def tensors(self) -> dict[str, int]:
-        """Device of each parameter and buffer of a module that is no leaf."""
+        """Device of each parameter and buffer of a module with submodules."""
         inner = [ops for m, ops in self.own_tensors.items() if m not in self.leaves]
         return {self.graph.op_name[v]: int(self.device[v]) for ops in inner for v in ops}
 
@@ -86,7 +86,7 @@ class PlacedModules:
     def conflicts(
         self, names: Sequence[DeviceName], entry: Sequence[DeviceName | None]
     ) -> tuple[tuple[Conflict, ...], float]:
-        """The modules with work elsewhere than on `entry` [modules], the most seconds first; and that work's share of all."""
+        """The modules with work on other devices than `entry` [modules], the most seconds first; and their share of all work."""
         found = []
         for i, module in enumerate(self.modules):
             device = entry[i]
@@ -102,10 +102,10 @@ class PlacedModules:
     def moved(
         self, names: Sequence[DeviceName], entry: Sequence[DeviceName | None], runs: Sequence[DeviceName | None]
     ) -> Placement:
-        """The placement with whole modules on `entry` [modules], and other forward operations where `runs` [n] says.
+        """The placement with whole modules on `entry` [modules], and other forward operations on `runs` [n].
 
-        Of what is left, a backward operation goes with its forward operation, a source with the first that reads it, and
-        anything else stays. A device is an element of `names` [D]; one that several devices share is the first of them.
+        Other backward operations follow their forward operation, other sources their first reader; the rest stays. Devices
+        are elements of `names` [D]; if several devices share a name, it means the first of them.
         """
         graph, device = self.graph, self.device.copy()
         asked = [entry[c] if entry[c] is not None else runs[v] for v, c in enumerate(graph.module.codes.tolist())]

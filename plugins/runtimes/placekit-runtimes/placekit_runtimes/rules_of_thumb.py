@@ -1,4 +1,4 @@
-"""Rules of thumb that belong to no runtime: layers in proportion to bandwidth, and the fastest device first.
+"""Rules of thumb that are not from a runtime: layers in proportion to bandwidth, and the fastest device first.
 
 From discussions of exo: exo-explore/exo, issue 957 and pull request 2297 (bandwidth), issue 701 and pull request 1088 (fastest).
 """
@@ -67,7 +67,7 @@ class FastestFirst(Rule):
 
 
 def capped(layers: int, weight: Sequence[float], most: Sequence[int]) -> list[int]:
-    """`proportional`, with at most `most[i]` layers for device i; what it cannot take is shared among the others in proportion.
+    """Like `proportional`, with at most `most[i]` layers on device i; the others share the rest in proportion.
 
     Raises NotApplicable if all devices together take fewer layers.
 

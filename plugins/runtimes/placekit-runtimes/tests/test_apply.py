@@ -105,17 +105,6 @@ def test_conflicts_are_warnings(placekit: Run, tmp_path: Path) -> None:
     assert "; and 2 more\n" in done.err
 
 
-def test_modules_that_read_from_several_devices_stay_whole(placekit: Run, tmp_path: Path) -> None:
-    b = GraphBuilder("residual")
-    [x] = b.add("first", outputs=[4], flops=1e12, module="first")
-    [y] = b.add("a", inputs=[x], outputs=[4], flops=1e11, module="block.a")
-    b.add("add", inputs=[x, y], outputs=[4], module="block")
-    save_graph(b.build(), tmp_path / "residual.graph.npz")
-    placekit("run", "importer=file", "importer.path=residual.graph.npz", *FOUR, "run_dir=run")
-    move(tmp_path / "run", "a", "p100:1")
-    assert json.loads(placekit("apply", "run").out) == {"first": 0, "block": 1}
-
-
 def test_several_cpus_are_one(placekit: Run, run: Path) -> None:
     (run.parent / "two.yaml").write_text(TWO_CPUS)
     options = ["importer=file", "importer.path=chain.graph.npz", "cluster=two.yaml", "policy=round_robin"]
@@ -171,34 +160,12 @@ def test_a_run_that_found_nothing(placekit: Run, run: Path) -> None:
     assert "found no placement of 'large' that fits" in done.err
 
 
-@pytest.mark.slow
-def test_a_program_without_modules(placekit: Run, run: Path) -> None:
-    b = GraphBuilder("numbers")
-    b.add("a", outputs=[4])
-    save_graph(b.build(), run.parent / "numbers.graph.npz")
-    placekit("run", "importer=file", "importer.path=numbers.graph.npz", "policy=single_gpu", "run_dir=numbers")
-    done = placekit("apply", "numbers")
-    assert done.code == 1
-    assert "'numbers' belong to none\n  `placekit apply RUN_DIR --format json`" in done.err
-    assert placekit("apply", "numbers", "--format", "json").code == 0
-
-
 def test_a_program_that_has_changed(placekit: Run, run: Path) -> None:
     save_graph(chain(2e12).build(), run.parent / "chain.graph.npz")
     done = placekit("apply", "run")
     assert done.code == 1
     assert "the program of run has changed since it was placed" in done.err
     assert placekit("apply", "run", "--format", "json").code == 0
-
-
-def test_a_machine_that_has_changed(placekit: Run, run: Path) -> None:
-    (run.parent / "mine.yaml").write_text(TWO_CPUS)
-    options = ["importer=file", "importer.path=chain.graph.npz", "cluster=mine.yaml", "policy=round_robin"]
-    assert placekit("run", *options, "run_dir=mine").code == 0
-    (run.parent / "mine.yaml").write_text(TWO_CPUS.replace("1000000000", "2000000000"))
-    done = placekit("apply", "mine")
-    assert done.code == 1
-    assert "the machine of mine has changed since it was placed" in done.err
 
 
 def test_a_run_from_python_with_objects(placekit: Run, run: Path) -> None:

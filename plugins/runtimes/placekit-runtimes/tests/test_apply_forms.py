@@ -24,7 +24,6 @@ kinds: {gpu: {flops_per_s: {float32: 1e12}, memory_bytes: MEMORY, memory_bytes_p
 devices: [{kind: gpu, count: 2}]
 links: [{mesh: "gpu:*", bytes_per_s: 1e9, latency_s: 1e-6}]
 """
-GPT = ["layers=4", "embedding=64", "heads=2", "sequence=16", "vocabulary=100", "mode=inference", "tied=false"]
 
 
 def decoder() -> GraphBuilder:
@@ -186,14 +185,3 @@ def check_every_format(placekit: Run, options: list[str]) -> None:
 def test_every_format_of_a_chain_is_the_placement(placekit: Run, run: Path) -> None:
     pytest.importorskip("placekit_pipeline")
     check_every_format(placekit, ["importer=file", "importer.path=decoder.graph.npz", "cluster=two.yaml"])
-
-
-@pytest.mark.slow
-def test_every_format_of_a_network_is_the_placement(placekit: Run) -> None:
-    pytest.importorskip("placekit_zoo")
-    pytest.importorskip("placekit_pipeline")
-    gpt = ["workload=gpt", *(f"importer.{o}" for o in GPT), "cluster=rtx4090_3090", "backend.objective=throughput"]
-    check_every_format(placekit, gpt)
-    done = placekit("apply", "chain", "--format", "msr")
-    assert done.code == 1
-    assert "accelerators of several kinds: rtx4090, rtx3090" in done.err

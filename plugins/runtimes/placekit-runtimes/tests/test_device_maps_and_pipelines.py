@@ -11,7 +11,6 @@ from placekit_runtimes import device_map, pipeline
 from placekit_runtimes.accelerate.hooks import locate
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
-from placekit_testing.speed import mostly_slow
 
 from placekit_core import Cluster, Graph, GraphBuilder, Placement, PlacementError, Problem, load_cluster
 from placekit_core.run.config import conf_dir
@@ -93,22 +92,6 @@ class TestDeviceMap:
         total = sum(s for o, s in seconds.items() if graph.kernel[graph.op_name.index(o)])
         assert made.elsewhere == pytest.approx(lost / total)
 
-    def test_the_most_seconds_elsewhere_come_first(self) -> None:
-        b = GraphBuilder("net")
-        for module, flops in (("small", 1e9), ("large", 5e9)):
-            for i, factor in enumerate((3, 2)):
-                b.add(f"{module}{i}", outputs=[4], flops=factor * flops, module=module)
-        made = device_map(*placed(b.build(), lambda v: v % 2))
-        assert [c.module for c in made.conflicts] == ["large", "small"]
-
-    def test_a_tie_goes_to_where_the_parameters_are(self) -> None:
-        b = GraphBuilder("net")
-        w = b.source("m.weight", 4, module="m")
-        for i in range(2):
-            b.add(f"mm{i}", inputs=[w], outputs=[4], flops=1e9, module="m")
-        b.add("n", outputs=[4], flops=1e9, module="n")
-        assert device_map(*placed(b.build(), lambda v: (2, 1, 2, 0)[v])).devices == {"m": 2, "n": 0}
-
     def test_modules_with_tensors_of_their_own_stay_whole(self) -> None:
         graph = network(2)
         made = device_map(*placed(graph, by_module(graph, HALVES | {"layers.0.b": 1, "layers.1": 1})))
@@ -161,7 +144,7 @@ class TestDeviceMap:
 
     def test_another_problem(self) -> None:
         _, placement = placed(network(1), lambda v: 0)
-        with pytest.raises(PlacementError, match="not one of 'net' on 'p100x4'"):
+        with pytest.raises(PlacementError, match="not for 'net' on 'p100x4'"):
             device_map(placed(network(2), lambda v: 0)[0], placement)
 
 
@@ -172,16 +155,6 @@ class TestPipeline:
         assert [(s.device, s.begins) for s in made.stages] == [("p100:0", "embed"), ("p100:2", "layers.2")]
         assert made.split_spec == {"layers.2": "SplitPoint.BEGINNING"}
         assert made.conflicts == ()
-
-    def test_one_device_is_one_stage(self) -> None:
-        made = pipeline(*placed(network(), lambda v: 1))
-        assert [(s.device, s.begins) for s in made.stages] == [("p100:1", "embed")]
-        assert made.split_spec == {}
-
-    def test_a_stage_may_begin_within_a_module(self) -> None:
-        graph = network(2)
-        made = pipeline(*placed(graph, by_module(graph, HALVES | {"layers.1.b": 2, "head": 2})))
-        assert list(made.split_spec) == ["layers.1.b"]
 
     @pytest.mark.parametrize(
         ("devices", "why"),
@@ -233,16 +206,12 @@ def uncovered(names: list[str], devices: Mapping[str, DeviceName]) -> list[str]:
     return [n for n in names if not any(n == k or n.startswith(f"{k}.") for k in devices)]
 
 
-ZOO = ["nmt_small", "inception_v3_small", "gpt_small"]
-
-
-@pytest.mark.parametrize("workload", mostly_slow(ZOO, ["gpt_small"]))
-def test_maps_of_networks_cover_every_parameter(workload: str) -> None:
+def test_maps_of_a_network_cover_every_parameter() -> None:
     pytest.importorskip("placekit_zoo")
     from placekit_core import installed
     from placekit_core.cli.compose import assembled
 
-    [program] = assembled([f"workload={workload}"], installed()).programs
+    [program] = assembled(["workload=gpt_small"], installed()).programs
     executable: Any = program.executable
     module = executable._builder.build().module
     names = list(module.state_dict())

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 from placekit_runtimes import exo, llamacpp, rules_of_thumb, torchtitan, vllm
 from placekit_runtimes.accelerate.auto_map import Modules, balanced_memory, infer_device_map
 
@@ -92,13 +92,18 @@ def test_capped() -> None:
         rules_of_thumb.capped(24, [1, 1], [20, 3])
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 10**12), st.integers(0, 100)), min_size=1, max_size=8),
-    st.integers(1, 100),
-    st.integers(0, 101),
-)
-def test_all_layers_are_placed(devices: list[tuple[int, int]], layers: int, on_gpu: int) -> None:
-    weight, most = [w for w, _ in devices], [m for _, m in devices]
+@pytest.mark.parametrize("seed", range(5))
+def test_all_layers_are_placed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(30):
+        stages = int(rng.integers(1, 9))
+        weight = np.ceil(10.0 ** rng.uniform(0, 12, stages)).astype(int).tolist()
+        check_all_placed(
+            weight, rng.integers(0, 101, stages).tolist(), int(rng.integers(1, 101)), int(rng.integers(102))
+        )
+
+
+def check_all_placed(weight: list[int], most: list[int], layers: int, on_gpu: int) -> None:
     stages = len(weight)
     results = [vllm.stage_layers(layers, stages)]
     if layers >= stages:
@@ -157,27 +162,6 @@ def test_accelerate_maps() -> None:
     assert inferred(three, 500, 500, whole=["0", "1", "2"]) == {"0": "0", "1": "1", "2": "1"}
 
 
-def test_accelerate_maps_with_ties() -> None:
-    """The same file, `test_infer_auto_device_map_with_tied_weights`; modules that are split apart stay apart in our map."""
-    tensors = several("layer1", "layer2", "layer3") | {"layer3.linear2.weight": 0}
-    first = {"layer1": "0", "layer3.linear2": "0", "layer3.linear1": "1", "layer3.batchnorm": "1"}
-    second = {"layer2.linear1": "1", "layer2.batchnorm": "1", "layer2.linear2": "1"}
-    ties: list[tuple[str, ...]] = [("layer1.linear2.weight", "layer3.linear2.weight")]
-    assert inferred(tensors, 400, 500, ties=ties) == first | second
-    tensors["layer2.linear2.weight"] = 0
-    ties = [("layer1.linear2.weight", "layer2.linear2.weight", "layer3.linear2.weight")]
-    assert inferred(tensors, 400, 500, ties=ties) == first | second | {"layer2.linear2": "0"}
-    tensors["layer2.linear1.weight"] = 0
-    ties.append(("layer1.linear1.weight", "layer2.linear1.weight"))
-    expected = first | second | {"layer2.linear1": "0", "layer2.linear2": "0"}
-    assert inferred(tensors, 400, 500, ties=ties) == expected
-    linear = {"linear1.weight": 64, "linear1.bias": 16, "linear2.weight": 144, "linear2.bias": 24,
-              "linear3.weight": 0, "linear3.bias": 0, "linear4.weight": 144, "linear4.bias": 24}  # fmt: skip
-    ties = [("linear1.weight", "linear3.weight"), ("linear1.bias", "linear3.bias")]
-    expected = {"linear1": "0", "linear2": "1", "linear3": "0", "linear4": "1"}
-    assert inferred(linear, 250, 400, ties=ties) == expected
-
-
 def test_accelerate_offloads_to_the_cpu() -> None:
     """The same file, `test_infer_auto_device_map_with_buffer_check` and `..._and_multi_devices`."""
     tensors = MODEL | BUFFERS
@@ -186,13 +170,6 @@ def test_accelerate_offloads_to_the_cpu() -> None:
     expected = {"linear1": "0", "batchnorm": "1", "linear2": "cpu", "linear3": "cpu"}
     assert inferred(tensors, 400, 400, cpu=10**9) == expected
     assert inferred(tensors, 400, 200, cpu=10**9) == expected
-
-
-def test_accelerate_leaves_the_rest_on_the_disk() -> None:
-    """By hand: linear2 is left out of 64 + 72 = 136 bytes, and a CPU of 150 bytes keeps 100 free."""
-    assert inferred(MODEL, 164, 72) == {"linear1": "0", "batchnorm": "1", "linear2": "disk"}
-    assert inferred(MODEL, 164, 72, cpu=150)["linear2"] == "cpu"
-    assert inferred(MODEL, 164, 72, cpu=99)["linear2"] == "disk"
 
 
 def test_accelerate_balances() -> None:
@@ -207,10 +184,3 @@ def test_accelerate_balances() -> None:
         ({"0": 0, "cpu": 100}, {"0": 0, "cpu": 100}),
     ):
         assert balanced_memory(Modules(MODEL), memory, [d for d in memory if d != "cpu"]) == expected
-
-
-def test_accelerate_balances_large_modules_and_a_single_gpu() -> None:
-    """By hand from `get_balanced_memory`: 472 bytes, half of them and a margin of 1.25 times the largest whole module."""
-    assert balanced_memory(Modules(several("a", "b")), {"0": 500}, ["0"], limited=False) == {"0": 450}
-    # a module that is kept whole, 236, is above the mean leaf
-    assert balanced_memory(Modules(several("a", "b"), ["a", "b"]), {"0": 900, "1": 900}, ["0", "1"])["0"] == 236 + 295

@@ -16,11 +16,20 @@ from placekit_testing import PolicyContract
 from placekit_testing.contract import Make
 
 
-class TestRules(PolicyContract):
+class TestRule(PolicyContract):
+    """All rules share `Rule.place`: one full contract, and a short one for each of the others."""
+
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(VllmEven, otherwise="single_device")
+
+
+class TestOtherRules(PolicyContract):
+    short = True
+
     @pytest.fixture(
         params=[
-            AccelerateAuto, AccelerateSequential, BandwidthShare, ExoMemory, FastestFirst, LlamaCppLayers,
-            TorchtitanWeights, VllmEven,
+            AccelerateAuto, AccelerateSequential, BandwidthShare, ExoMemory, FastestFirst, LlamaCppLayers, TorchtitanWeights,
         ]
     )  # fmt: skip
     def make(self, request: pytest.FixtureRequest) -> Make:

@@ -37,7 +37,7 @@ class Accelerate(Runtime):
         return cost_of(problem, made.located)
 
     def own_cost(self, problem: Problem) -> tuple[Placement | None, RuntimeCost]:
-        """The placement that accelerate would choose itself, and its cost; the error says why there is none."""
+        """The placement that accelerate would choose itself, and its cost; None with the reason as the cost's error."""
         try:
             placement = self.rule(problem)
             return placement, self.cost(problem, device_map(problem, placement))

@@ -1,4 +1,4 @@
-"""`placekit_runtimes.dispatch`: a model over the devices of this computer, by the faster of two device maps."""
+"""`placekit_runtimes.dispatch`: spreads a model over the devices of this computer by the faster of two device maps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OURS, DEFAULT = "placekit", "accelerate"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A device map, and what it costs.
+    """A device map and its cost.
 
     Attributes:
         devices: devices by module.
-        simulated_s: seconds of a forward pass as accelerate runs it, simulated; None if `why` says why there are none.
+        simulated_s: simulated seconds of a forward pass in accelerate; None if the map cannot be simulated.
         measured_s: median seconds of a forward pass in each turn, on the devices; empty if nothing was measured.
         why: why the map was not simulated or measured, or failed.
     """
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def text(self) -> str:
-        """The seconds, for people."""
+        """The seconds as text."""
         parts = [f"simulated {units.seconds(self.simulated_s)}"] if self.simulated_s is not None else []
         if self.measured_s:
             parts.append(f"measured {units.seconds(min(self.measured_s))} to {units.seconds(max(self.measured_s))}")
@@ -50,14 +50,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class DispatchReport:
-    """What `dispatch` compared, and what it chose. `print(report)` shows it.
+    """The maps that `dispatch` compared, and its choice. `print(report)` shows it.
 
     Attributes:
-        devices: the devices of the machine that was placed on.
-        candidates: the maps, by `placekit` and `accelerate`; one without choice if there is a single device.
-        chosen: the name of the map that the model has now.
-        dispatched: whether the model was moved; False if the machine's devices are not here.
-        note: one sentence about how it was chosen.
+        devices: names of the machine's devices.
+        candidates: the maps of `placekit` and `accelerate`; a single one if the machine has a single device.
+        chosen: the name of the chosen map.
+        dispatched: whether the model was moved; False if the machine's devices are not on this computer.
+        note: one sentence about the choice.
     """
 
     devices: tuple[str, ...]
@@ -85,8 +85,8 @@ def dispatch(
 ) -> tuple[torch.nn.Module, DispatchReport]:
     """Put a model on the devices of this computer, for inference, by the faster of two device maps.
 
-    One map is placekit's, the other is that of `device_map="auto"`. Both are simulated as accelerate runs them. If the
-    machine's GPUs are here, both are also measured, in turns, so that a disturbance costs both; and the faster one stays.
+    One map is placekit's, the other is that of `device_map="auto"`. Both are simulated as accelerate runs them. If this computer
+    has the machine's GPUs, both are also measured, in turns, so that disturbances affect both; the faster one stays.
 
     Args:
         model: the model, with its weights; it is moved, not copied.
@@ -97,9 +97,9 @@ def dispatch(
         calls: forward passes per turn; their median counts.
         seed: of the placement.
 
-    Returns the model, and what was compared. With a single device there is nothing to choose: the model is put there.
+    Returns the model and a report. With a single device, the whole model is put there.
 
-    Raises PlacekitError if the model cannot be imported, does not fit, or if accelerate is needed and not installed.
+    Raises PlacekitError if the model cannot be imported or does not fit, or if accelerate is needed and not installed.
     """
     options = {"cluster": cluster, "policy": policy, "budget": budget, "seed": seed}
     here = Here(model, example, calls)
@@ -141,7 +141,7 @@ class Here:
         self._hooked = False
 
     def in_turns(self, candidates: Mapping[str, Candidate], turns: int) -> dict[str, Candidate]:
-        """The candidates with their measurements; one that fails is left out of later turns."""
+        """The candidates with their measurements; later turns leave out candidates that fail."""
         measured: dict[str, list[float]] = {name: [] for name in candidates}
         why = {name: c.why for name, c in candidates.items()}
         for _ in range(turns):
@@ -157,7 +157,7 @@ class Here:
         return {n: Candidate(c.devices, c.simulated_s, tuple(measured[n]), why[n]) for n, c in candidates.items()}
 
     def put(self, devices: Mapping[str, DeviceName]) -> None:
-        """Dispatch the model by a map, from wherever it is."""
+        """Dispatch the model by a map, also if another map was dispatched before."""
         accelerate = _accelerate()
         if self._hooked:
             accelerate.hooks.remove_hook_from_submodules(self.model)
@@ -173,7 +173,7 @@ class Here:
         self.args, self.kwargs = move(torch.Tensor, lambda t: t.to(device), (self.args, self.kwargs))
 
     def seconds(self) -> float:
-        """Median seconds of a forward pass, after one that is not counted."""
+        """Median seconds of a forward pass, after a warm-up."""
         found = []
         training = self.model.training
         self.model.eval()

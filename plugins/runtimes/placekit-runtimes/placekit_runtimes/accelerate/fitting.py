@@ -1,4 +1,4 @@
-"""A device map changed so that it fits where accelerate runs it: streamed weights need room on the main device, too."""
+"""Changes a device map so that it fits under accelerate, where streamed weights need room on the main device, too."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHOWN = 3  # moved modules that the note names
 
 
 def fitted(problem: Problem, made: DeviceMap) -> DeviceMap:
-    """The map with as few modules moved as a greedy search needs; unchanged if it fits, cannot be run, or nothing helps.
+    """Move modules greedily until the map fits; return it unchanged if it fits, cannot be run, or no moves help.
 
-    Each move is the one after which the step is fastest among those that make it fit, or else that leaves the least too much.
+    Each move is the one that leaves the fewest bytes too much; of several that make the map fit, the fastest one.
     """
     search, moved = _Search(problem, dict(made.devices)), []
     now = search.run(search.devices)
@@ -62,7 +62,7 @@ def _with_devices(problem: Problem, made: DeviceMap, devices: dict[str, DeviceNa
 
 
 class _Search:
-    """The present map, and how much the modules in it weigh."""
+    """The current map, and the bytes of its modules."""
 
     def __init__(self, problem: Problem, devices: dict[str, DeviceName]) -> None:
         self.problem, self.devices = problem, devices
@@ -88,7 +88,7 @@ class _Search:
         return float(self.excess(run).sum())
 
     def moves(self, run: OneThread) -> Iterator[tuple[str, DeviceName]]:
-        """Modules from the CPU to GPUs with room for them, and from both ends of each full device to the others."""
+        """Moves of modules from the CPU to GPUs with room, and from both ends of each full device to other devices."""
         room = self.problem.cluster.memory_bytes - run.peak_bytes
         full = {self.names[d] for d in np.flatnonzero(self.excess(run)).tolist()}
         keys = {name: [k for k, d in self.devices.items() if d == name and k] for name in self.names}

@@ -1,4 +1,4 @@
-"""Where accelerate runs the operations of a network under a device map, and what it cannot run so.
+"""Where accelerate runs the operations of a network under a device map, and what it cannot run.
 
 Follows huggingface/accelerate 1.15, src/accelerate/big_modeling.py (`dispatch_model`) and hooks.py (`AlignDevicesHook`); the
 code is our own. A hook moves the inputs of each module in the map to the module's device. The root's hook moves the inputs
@@ -39,7 +39,7 @@ class Located:
         home: [n] device in the map; of operations without entry, where their inputs are; of inputs, that of their first
             reader; None if nothing says it.
         runs: [n] device on which accelerate runs a kernel, or has a source while it is read; else as `home`.
-        breaks: what accelerate cannot run, in the order in which it would come to it.
+        breaks: what accelerate cannot run, in the order of the run.
     """
 
     main: DeviceName
@@ -62,8 +62,8 @@ def covering(path: str, devices: Mapping[str, DeviceName]) -> str | None:
 def locate(graph: Graph, devices: Mapping[str, DeviceName]) -> Located:
     """Where the operations of a graph run under a map from modules and tensors to devices.
 
-    An input is on the main device. Of several inputs, one that a single module of the map reads is on that module's device
-    from the start, as the caches of layers are, unless the first module reads it.
+    Inputs are on the main device. If there are several, an input that only one module of the map reads starts on that module's
+    device, like the cache of a layer, unless it is the first module.
     """
     walk = _Walk(graph, devices)
     walk.sources()

@@ -1,4 +1,4 @@
-"""A device for every module so that accelerate can run the network: what belongs together goes to one device.
+"""Finds a device for every module so that accelerate can run the network: modules that belong together share a device.
 
 A placement may put the parts of a module on devices that no hook connects (see `hooks`). Then either the whole module goes to
 one device, or the modules whose outputs meet there do.
@@ -44,7 +44,7 @@ class JoinedModules:
         self.loose = tuple(name for name in self.devices if name in placed.tensors and "." in name)
 
     def _shared(self) -> Iterator[tuple[str, str]]:
-        """Pairs of modules of which one reads the other's weights, as a tied head does; root's tensors and the main device."""
+        """Pairs of modules that share weights, such as a tied head; and the root's tensors with the main device."""
         placed, graph = self.placed, self.placed.graph
         for v in placed.own_tensors.get("", ()):
             yield graph.op_name[v], _MAIN
@@ -57,7 +57,7 @@ class JoinedModules:
                 yield owner, reader
 
     def _map(self) -> dict[str, DeviceName]:
-        """The map of the present classes."""
+        """The map for the current pairs and whole modules."""
         placed = self.placed
         own = placed.leaves | placed.tensors
         root: dict[str, str] = {}
@@ -94,7 +94,7 @@ class JoinedModules:
         return next((m for m in reversed([path, *above(path)]) if m in self.whole), path)
 
     def _mend(self) -> None:
-        """Add what has to be together for everything that accelerate could not run."""
+        """For everything that accelerate cannot run in the current map, record which modules have to be together."""
         placed, before = self.placed, len(self.whole)
         for module in placed.own_tensors:
             if (

@@ -53,7 +53,7 @@ class AccelerateSequential(Rule):
     def _memory(self, network: Network, gpus: list[str], names: list[str]) -> dict[str, int]:
         """Bytes for weights on the named devices, the GPUs and maybe a CPU: all their memory, or `max_memory`.
 
-        Raises ConfigError for keys of `max_memory` that are none of them.
+        Raises ConfigError for other keys of `max_memory`.
         """
         cluster, limits = network.problem.cluster, self.options.max_memory
         if limits is None:
@@ -82,10 +82,10 @@ class AccelerateAuto(AccelerateSequential):
 
 
 def tensors_of(network: Network) -> tuple[dict[str, int], list[frozenset[str]]]:
-    """Bytes of the parameters and buffers by name, in the order of their blocks, and those that several blocks share.
+    """Bytes of parameters and buffers by name, in the order of their blocks, and the sets of names that share a tensor.
 
-    A name begins with that of its block. A parameter that other blocks read as well (weights of the output that are tied to
-    the embedding) is a tensor of 0 bytes there, as it is counted once in accelerate.
+    A name begins with that of its block. A parameter that other blocks also read (an output tied to the embedding) is listed
+    there with 0 bytes, because accelerate counts it once.
     """
     graph, blocks = network.problem.graph, network.blocks
     of_op = blocks.of_group[network.problem.grouping.group_of]
