@@ -84,7 +84,7 @@ PROGRAM = '{"format": "placekit-program"'
 )
 def test_a_mismatch_is_an_error(name: str, content: str, said: str, placekit: Callable) -> None:
     Path(name).write_text(content)
-    for command in (("graph", "import"), ("graph", "show"), ("run",)):
+    for command in (("graph", "export", "x.out.json"), ("graph", "show"), ("run",)):
         code, out, err = placekit(*command, name)
         assert (code, out) == (1, "")
         assert err.startswith(f"placekit: {name} ")

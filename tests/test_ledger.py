@@ -9,7 +9,6 @@ import pytest
 from placekit_core import BudgetExhausted, Ledger, Placements, Problem
 from placekit_core.cli.arguments import quoted
 from placekit_core.cli.compose import job_name
-from placekit_core.run import evaluator
 from placekit_core.run.evaluator import BudgetedEvaluator
 from tests.test_evaluator import Table, batch
 
@@ -30,14 +29,6 @@ def test_the_clock_runs_from_start_to_stop_and_keeps_what_was_used() -> None:
     again = Ledger(seconds=100)
     again.restore(ledger.state())
     assert again.seconds >= used
-
-
-def test_a_full_cache_loses_no_answer(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "_CACHE_ENTRIES", 3)
-    evaluate = BudgetedEvaluator(problem, Table())
-    evaluate(batch(problem, 0, 1, 2))
-    m = evaluate(batch(problem, 0, 3, 4, 0, 5))
-    assert m.value_s.tolist() == [1, 4, 5, 1, 6]
 
 
 @pytest.mark.parametrize(("at_once", "expected"), [(1, [1] * 20), (6, [6, 6, 6, 2]), (30, [20])])

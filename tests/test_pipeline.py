@@ -270,14 +270,6 @@ def test_the_clock_stops_when_the_search_ends_early(tmp_path: Path) -> None:
     assert ledgers[0].seconds == ledgers[0].seconds == e.value.result.summary.programs[0].seconds
 
 
-def test_a_checkpoint_that_is_too_large_costs_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placekit_core.contracts.state_file.MAX_STATE_BYTES", 3000)
-    with pytest.warns(UserWarning, match="3,000 bytes; the run goes on without checkpoints") as warned:
-        result = run(configure("annealing", checkpoint_s=0.0), tmp_path / "run").summary
-    assert len([w for w in warned if "checkpoints" in str(w.message)]) == 1
-    assert (result.status, result.fits) == ("finished", True)
-
-
 @pytest.mark.parametrize("crashes", [False, True])
 def test_parameters_that_cannot_be_written_cost_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool

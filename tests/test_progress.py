@@ -151,13 +151,6 @@ class TestReports:
         assert heard == [("outer", "one", 0.5), ("inner", "two", None), ("outer", "three", 1.0)]
 
 
-def _a_text(run_dir: Path) -> Any:
-    return "look"
-
-
-_a_text.__name__ = "placekit_next_steps"
-
-
 class TestNextSteps:
     @pytest.fixture
     def registry(self, monkeypatch: pytest.MonkeyPatch) -> Registry:
@@ -177,18 +170,12 @@ class TestNextSteps:
     def test_the_order_is_pluggys_and_a_failure_is_a_warning(self, registry: Registry) -> None:
         self.add(registry, "last", ["last"], trylast=True)
         self.add(registry, "first", ["first"], tryfirst=True)
-        self.add(registry, "some", ["more\nlines", "more  lines"])
+        self.add(registry, "some", ["more", "more"])
         self.add(registry, "broken", None)
-        module = types.ModuleType("text")
-        module.placekit_next_steps = hookimpl(_a_text)  # type: ignore[attr-defined]
-        registry.add("text", module, "placekit-text", "1.0")
         result: Any = None
-        with (
-            pytest.warns(UserWarning, match="plugin 'text' suggests no next steps: TypeError: 'look' is not a list"),
-            pytest.warns(UserWarning, match="plugin 'broken' suggests no next steps: TypeError"),
-        ):
+        with pytest.warns(UserWarning, match="plugin 'broken' suggests no next steps: TypeError"):
             steps = next_steps(registry, Path("r"), result)
-        assert steps == ["first r", "more lines r", "last r"]
+        assert steps == ["first r", "more r", "last r"]
 
     def test_three_lines_end_a_run(self, placekit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("placekit_core.cli.run.next_steps", lambda *_: [f"do {i}" for i in range(5)])
