@@ -67,16 +67,17 @@ class Registry:
         return installed, ()
 
     def add(self, plugin: str, hooks: Any, distribution: str, version: str, module: str = "") -> None:
-        """Register a plugin (a module or an object with hooks) and collect its components and commands.
+        """Register a plugin (a module, or a class of which an instance is built here) and collect what it contributes.
 
         A plugin that fails becomes one of `broken`. `module` is its top-level package.
         """
         try:
-            self.manager.register(hooks, name=plugin)
+            own = hooks() if isinstance(hooks, type) else hooks
+            self.manager.register(own, name=plugin)
             self.manager.check_pending()
-            for name in dir(hooks):
+            for name in dir(own):
                 known = name.startswith("placekit_") and hasattr(hookspecs, name)
-                if known and self.manager.parse_hookimpl_opts(hooks, name) is None:
+                if known and self.manager.parse_hookimpl_opts(own, name) is None:
                     raise PluginError(f"{name} has no @hookimpl")
             found = {kind: self._contributed(plugin, kind) for kind in (*KINDS, "command")}
         except KeyboardInterrupt:
