@@ -87,6 +87,7 @@ def test_arithmetic_of_rnnlm(rnnlm: tuple[Graph, float]) -> None:
     assert graph.flops.sum() == pytest.approx(3 * forward, rel=0.01)
 
 
+@pytest.mark.slow
 def test_rnnlm_is_a_grid(rnnlm: tuple[Graph, float]) -> None:
     calls = Counter(module for module, _ in steps_of(rnnlm[0]))
     assert calls == {"embedding": T, "cells.0": T, "cells.1": T, "softmax": T, "": 1}

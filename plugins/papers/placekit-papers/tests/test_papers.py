@@ -146,6 +146,7 @@ def test_orders_of_a_table() -> None:
     assert len(orders(methods, paper, by_place(read_runs(DATA / "doppler_table2.csv")))) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_items_are_complete(name: str) -> None:
     """Every item can be shown and run, its experiments name what exists, and it takes a known time."""

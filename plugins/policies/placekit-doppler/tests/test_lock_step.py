@@ -16,6 +16,7 @@ from placekit_testing import fakes
 
 from placekit_core import BudgetExhausted, GraphBuilder, Problem, Rollouts
 
+pytestmark = pytest.mark.slow  # the loops of this mode compile for half a minute
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 EPISODES = 4
 WHOLE = ("op", "device", "drawn", "may", "noisy", "label_op", "label_device", "group_device")

@@ -125,7 +125,7 @@ def test_teaches_the_critical_path_from_any_start(visits: int) -> None:
         assert np.array_equal(lesson.device[i], placed[lesson.group[i]])
 
 
-@pytest.mark.parametrize("head", ["paper", "per_device"])
+@pytest.mark.parametrize("head", [pytest.param("paper", marks=pytest.mark.slow), "per_device"])
 def test_learns_to_place_as_its_teacher_does(head: str) -> None:
     """The critical path keeps a chain on one device. After 120 lessons the policy does, too, in most of its own episodes."""
     problem = fakes.chain(6)

@@ -29,6 +29,7 @@ class TestPlaceto(LearnablePolicyContract):
         return partial(Placeto, **SMALL)
 
 
+@pytest.mark.slow
 class TestPaper(LearnablePolicyContract):
     short = True
 
