@@ -1,17 +1,19 @@
 """Runtimes that people run networks with: their rules as policies, their maps as text, and what a map costs there.
 
-`RUNTIMES` names a module of this package for each runtime; `runtime(name)` is its implementation of
-`placekit_runtimes.interface.Runtime`. Importing this package imports neither numpy nor torch.
+A package adds a runtime by an entry point in the group `placekit.runtimes`, as this package does for its own;
+`runtime(name)` is the object that it names, a `placekit_runtimes.interface.Runtime`. Importing this package imports neither
+numpy nor torch.
 """
 
 from __future__ import annotations
 
 import importlib
 import shlex
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Command, ConfigError, PolicyComponent, hookimpl, unknown
+from placekit_core import Command, ConfigError, PluginError, PolicyComponent, hookimpl, unknown
 from placekit_runtimes import options
 
 if TYPE_CHECKING:
@@ -21,16 +23,7 @@ if TYPE_CHECKING:
     from placekit_runtimes.interface import Runtime as Runtime
     from placekit_runtimes.torch_pipelining import pipeline as pipeline
 
-RUNTIMES = {
-    "device_map": "accelerate",
-    "pipeline": "torch_pipelining",
-    "vllm": "vllm",
-    "torchtitan": "torchtitan",
-    "megatron": "megatron",
-    "exo": "exo",
-    "llamacpp": "llamacpp",
-}
-"""Module of each runtime, by the name of its format in `placekit apply --format`."""
+GROUP = "placekit.runtimes"
 _HOME = {
     "Runtime": "interface",
     "device_map": "accelerate.device_map",
@@ -45,12 +38,24 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"placekit_runtimes.{_HOME[name]}"), name)
 
 
+def runtimes() -> list[str]:
+    """Names of the installed runtimes, which are the values of `placekit apply --format`; `device_map` is the first."""
+    return sorted({e.name for e in entry_points(group=GROUP)}, key=lambda name: (name != "device_map", name))
+
+
 def runtime(name: str) -> Runtime:
-    """The runtime with this name. Raises ConfigError with the names that exist."""
-    if name not in RUNTIMES:
-        raise unknown("runtime", name, list(RUNTIMES), ConfigError)
-    found: Runtime = importlib.import_module(f"placekit_runtimes.{RUNTIMES[name]}").RUNTIME
-    return found
+    """The runtime with this name. Raises ConfigError with the names that exist, PluginError if its package is broken."""
+    found = list(entry_points(group=GROUP, name=name))
+    if not found:
+        raise unknown("runtime", name, runtimes(), ConfigError)
+    packages = " and ".join(e.dist.name for e in found if e.dist is not None)
+    if len(found) > 1:
+        raise PluginError(f"{len(found)} runtimes are called {name!r}: in {packages}", "uninstall all but one")
+    try:
+        loaded: Runtime = found[0].load()
+    except Exception as e:
+        raise PluginError(f"runtime {name!r} of {packages} is broken: {type(e).__name__}: {e}") from e
+    return loaded
 
 
 _RULES: list[tuple[str, str, type[options.RuleOptions], str, str]] = [

@@ -37,11 +37,10 @@ from placekit_core.contracts.units import percent, seconds
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.config import RunConfig
 from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
-from placekit_runtimes import RUNTIMES, runtime
+from placekit_runtimes import runtime, runtimes
 from placekit_runtimes.accelerate import Accelerate
 from placekit_runtimes.interface import Conflict, Runtime, RuntimeCost, RuntimeMap, lacking_memory, memory_text
 
-FORMATS = (*RUNTIMES, "msr", "json")
 OWN_MAP = "accelerate's own map"
 _SHOWN = 3  # number of modules that a warning names
 _WORSE = 1e-3  # a map that is slower by a smaller share counts as equally fast
@@ -50,19 +49,20 @@ _JSON = "`--format json` prints the placement as it was found"
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print a placement in another form, or write it to `--out`. Standard error gets its costs and what it cannot express."""
+    formats = (*runtimes(), "msr", "json")
     parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
-        "--format", default=FORMATS[0], metavar="FORMAT",
-        help="device_map: devices of modules (the default); pipeline: the stages of one; vllm, torchtitan, megatron, exo,"
-        " llamacpp: layers, as the runtime takes them; msr: a graph file with devices; json: the device of every operation, as"
-        " in placement.json",
+        "--format", default=formats[0], metavar="FORMAT",
+        help="device_map: devices of modules (the default); pipeline: the stages of one; msr: a graph file with devices; json:"
+        " the device of every operation, as in placement.json; layers, as a runtime takes them: "
+        + ", ".join(f for f in formats if f not in ("device_map", "pipeline", "msr", "json")),
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
     arguments = parser.read(argv)
     name, out = arguments.format, arguments.out
-    if name not in FORMATS:
-        raise unknown("format", name, FORMATS, ConfigError)
+    if name not in formats:
+        raise unknown("format", name, formats, ConfigError)
     text = _json(arguments.folder) if name == "json" else _evaluated(name, arguments.folder, registry)
     if out is None:
         print(text)

@@ -1,6 +1,6 @@
 """The interface of a runtime: its rule, its maps as text, and what they cost as the runtime runs them.
 
-A runtime is one module that defines `RUNTIME`, an instance of `Runtime`, and a name in `placekit_runtimes.RUNTIMES`.
+A runtime is one module with an instance of `Runtime`, which an entry point in the group `placekit.runtimes` names.
 """
 
 from __future__ import annotations

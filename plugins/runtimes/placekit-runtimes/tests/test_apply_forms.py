@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from placekit_runtimes.apply import FORMATS
+from placekit_runtimes import runtimes
 from placekit_testing.fakes import FakeBackend
 
 import placekit_core
@@ -173,7 +173,7 @@ def check_every_format(placekit: Run, options: list[str]) -> None:
     result = json.loads(Path("chain/result.json").read_text())
     value, bound = seconds(result["value_s"]), seconds(result["bound_s"])
     assert len(set(json.loads(Path("chain/placement.json").read_text())["assignment"].values())) == 2
-    for name in FORMATS[:-2]:
+    for name in runtimes():
         done = placekit("apply", "chain", "--format", name)
         assert done.code == 0, done.err
         said = " ".join(done.err.split())
@@ -185,3 +185,24 @@ def check_every_format(placekit: Run, options: list[str]) -> None:
 def test_every_format_of_a_chain_is_the_placement(placekit: Run, run: Path) -> None:
     pytest.importorskip("placekit_pipeline")
     check_every_format(placekit, ["importer=file", "importer.path=decoder.graph.npz", "cluster=two.yaml"])
+
+
+def test_a_runtime_of_another_package(
+    placekit: Run, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example of the README, installed: `apply` finds it by its entry point."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    [code] = re.findall(r"```python\n# zzrt\.py\n(.*?)```", readme, re.DOTALL)
+    [entry] = re.findall(r"```toml\n# in its pyproject\.toml\n.*?\n(zzrt = .*?)```", readme, re.DOTALL)
+    site = tmp_path / "site"
+    info = site / "placekit_zzrt-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "zzrt.py").write_text(code)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: placekit-zzrt\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[placekit.runtimes]\n" + entry.replace('"', "") + "broken = zzrt:NOTHING\n")
+    monkeypatch.syspath_prepend(site)
+    move(run, r"(wte|h\.[012])", "gpu:0")
+    move(run, r"(h\.[345]|lm_head)", "gpu:1")
+    assert placekit("apply", "run", "--format", "zzrt").out == "0-2:gpu0,3-5:gpu1\n"
+    assert "runtime 'broken' of placekit-zzrt is broken" in placekit("apply", "run", "--format", "broken").err
+    assert "zzrt" in placekit("apply", "--help").out

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_layers import sequence
-from placekit_runtimes import RUNTIMES, runtime
+from placekit_runtimes import runtime, runtimes
 from placekit_runtimes.interface import RuntimeMap
 from placekit_runtimes.layers import device_numbers
 
@@ -310,7 +310,8 @@ def test_torchtitan_cannot_divide_a_child_that_is_no_list() -> None:
 
 def test_what_a_runtime_says_of_itself() -> None:
     problem, placement = placed([0] * 3 + [1] * 4)
-    for name in RUNTIMES:
+    assert runtimes()[0] == "device_map"
+    for name in runtimes():
         found = runtime(name)
         assert found.name == name
         assert found.versions
