@@ -200,6 +200,8 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
         yield
     except MissingConfigException as e:
         group, _, name = str(e.missing_cfg_file).rpartition("/")
+        if group.startswith("cluster/"):
+            raise ConfigError(f"{group[8:]}/{name} is no cluster file", "their names end in .yaml or .yml") from None
         for b in registry.broken:
             if b.may_have(name):
                 registry.get(group, name)  # raises, with the reason why the plugin is broken
@@ -212,7 +214,8 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
         raise error from None
     except (HydraException, OmegaConfBaseException) as e:
         cause = f" ({_first_line(e.__cause__)})" if isinstance(e.__cause__, OmegaConfBaseException) else ""
-        raise ConfigError(_first_line(e) + cause, "quote a value that has brackets, commas or spaces") from None
+        sweep = "several values are a sweep: placekit run -m ...; else " if "Ambiguous value" in str(e) else ""
+        raise ConfigError(_first_line(e) + cause, f"{sweep}quote a value that has brackets, commas or spaces") from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
 

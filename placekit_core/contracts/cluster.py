@@ -180,7 +180,7 @@ class Cluster(_Model):
         try:
             cluster = cls.model_validate(data)
         except ValidationError as e:
-            message, hint = explain(e, cls)
+            message, hint = explain(e, cls, noun="field")
             raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
         try:
             _ = cluster.routes
@@ -291,7 +291,7 @@ def load_cluster(path: str | Path) -> Cluster:
     """Cluster from a YAML file. Raises ClusterError."""
     path = Path(path)
     if not os.path.isfile(path):
-        raise ClusterError(f"no cluster file {path}", "`placekit run --help all` lists the presets")
+        raise ClusterError(f"no cluster file {path}", "`placekit run --help` lists the machines that ship")
     with reading(path, ClusterError, "cluster", "it needs at least `kinds`, `devices` and `links`"):
         data = parse_yaml(read_bytes(path))
         if not isinstance(data, dict):

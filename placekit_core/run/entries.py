@@ -42,7 +42,8 @@ class Entry:
         try:
             return self.component.config.model_validate(dict(values))
         except ValidationError as e:
-            raise ConfigError(*explain(e, self.component.config, prefix)) from None
+            message, hint = explain(e, self.component.config, prefix)
+            raise ConfigError(message, hint.replace("options: ", f"options of {self.component.name}: ")) from None
 
     def build(self, options: BaseModel) -> Any:
         """Build the component. Raises PluginError if its class is abstract or takes no options."""

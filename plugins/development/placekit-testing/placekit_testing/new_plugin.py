@@ -32,7 +32,7 @@ def main(argv: list[str], registry: Registry) -> int:
     if kind not in KINDS:
         error = unknown("kind of plugin", kind, KINDS, ConfigError)
         raise ConfigError(
-            error.message, f"{error.hint}; a command or a preset goes into any plugin: docs/write-a-plugin.md"
+            error.message, f"{error.hint}; a command, preset or runtime goes into any plugin: docs/write-a-plugin.md"
         )
     folder = write(kind, name, Path(arguments.folder), registry)
     choice = f"+policy={name}{SOFTMAX}" if kind == "trainer" else f"+{kind}={name}"

@@ -113,7 +113,7 @@ def test_another_folder(placekit: Callable[..., Outcome], tmp_path: Path) -> Non
     [
         (["policy"], "usage: placekit new-plugin"),
         (["polisy", "mine"], "did you mean 'policy'?"),
-        (["command", "mine"], "a command or a preset goes into any plugin: docs/write-a-plugin.md"),
+        (["command", "mine"], "a command, preset or runtime goes into any plugin: docs/write-a-plugin.md"),
         (["policy", "2fast"], "'2fast' cannot be the name of a plugin"),
         (["policy", "My-Method"], "cannot be the name of a plugin"),
         (["policy", "class"], "'class' cannot be the name of a plugin"),

@@ -96,7 +96,7 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
         return made.text
     lines = [] if not why else [f"simulated by {backend.name!r}: {why}"]
     lines += _simulated(run, name, made, backend, bound_s)
-    lines += [] if found is None else _by_runtime(run.problem, found, made)
+    lines += [] if found is None else _by_runtime(run, found, made)
     for line in lines:
         print(console.wrapped(line), file=sys.stderr)
     return made.text
@@ -136,11 +136,12 @@ def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s
     return [f"{backend.objective}: {', '.join(values)}", f"peak memory: {memory_text(problem, measured.peak_bytes[0])}"]
 
 
-def _by_runtime(problem: Problem, found: Runtime, made: RuntimeMap) -> list[str]:
-    """Lines about the cost of the map in its runtime, and about accelerate's own map.
+def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
+    """Lines about the cost of the map in its runtime, and about accelerate's own map. Warns if one device is faster.
 
     Raises PlacementError if the map does not fit.
     """
+    problem = run.problem
     cost = found.cost(problem, made)
     if cost is None:
         return []
@@ -148,6 +149,9 @@ def _by_runtime(problem: Problem, found: Runtime, made: RuntimeMap) -> list[str]
         return [cost.error]
     if cost.error:
         raise PlacementError(cost.error, "place with less memory, or use `--format json`")
+    alone = [b for b in run.own.baselines if b.device and b.fits and b.value_s and b.value_s < cost.value_s]
+    for b in sorted(alone, key=lambda b: b.value_s or 0.0)[:1]:
+        warnings.warn(f"{b.device} alone takes {seconds(b.value_s or 0.0)}, less than this map", stacklevel=1)
     lines = [*cost.details]
     if isinstance(found, Accelerate):
         lines.append(own_map_line(*found.own_cost(problem)))
