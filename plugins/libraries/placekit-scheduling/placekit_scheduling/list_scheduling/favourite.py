@@ -18,9 +18,7 @@ class Favourites(NamedTuple):
     """The working arrays of `run_favourites`."""
 
     favourite: NDArray[np.int64]  # [n] favourite child of each operation; -1 if it has none
-    low: NDArray[
-        np.float64
-    ]  # [n, D] when the inputs are there, at the earliest; inf where it may not run or has no room
+    low: NDArray[np.float64]  # [n, D] when the inputs are there, at the earliest; inf if it may not run or has no room
     last: NDArray[np.int64]  # [D] last operation placed; -1 before the first
     awaited: NDArray[np.int64]  # [D] child that the device waits for; -1 if it does not wait
     free: NDArray[np.float64]  # [D] when the device is free
