@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from placekit_placeto import StepwiseOptions
-from placekit_placeto.stepwise import Stepwise, StepWorths, passed
+from placekit_placeto.stepwise import Stepwise, StepWorths, visited_placements
 from placekit_testing import fakes
 
 from placekit_core import Measurements, PlacekitError, Placements, Rollouts
@@ -33,14 +33,14 @@ def measured(value_s: list[float], peak: float = 0.0) -> Measurements:
 
 def test_placements_that_do_not_change_are_passed_once() -> None:
     r = rollouts([[0, 0], [1, 0]], [[0, 1], [1, 0]], [[1, 0], [0, 1]])
-    device, row = passed(r)
+    device, row = visited_placements(r)
     assert device.tolist() == [[0, 0], [1, 0], [1, 0]]
     assert row.tolist() == [[0, 1, 1], [2, 2, 2]]
     assert np.array_equal(device[row[:, -1]], r.placements.device)
 
 
 def test_shorter_episodes_end_before() -> None:
-    device, row = passed(rollouts([[0, 0]], [[1, -1]], [[1, 0]]))
+    device, row = visited_placements(rollouts([[0, 0]], [[1, -1]], [[1, 0]]))
     assert (device.tolist(), row.tolist()) == ([[0, 0], [0, 1]], [[0, 1, 1]])
 
 
