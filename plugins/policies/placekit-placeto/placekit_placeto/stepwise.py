@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_learn.policy_gradient import Batch, PolicyGradient
-from placekit_learn.rewards import EQUAL, Worths
+from placekit_learn.rewards import EQUAL, RewardFunction
 
 from placekit_core import LearnablePolicy, Measurements, PlacekitError, Placements, Problem, Rollouts, Task
 from placekit_placeto import StepwiseOptions
@@ -31,27 +31,27 @@ class Stepwise(PolicyGradient):
     options_class = StepwiseOptions
     options: StepwiseOptions
 
-    def weights(self, task: Task, worths: Worths, rollouts: Rollouts) -> Floats:
+    def weights(self, task: Task, rewards: RewardFunction, rollouts: Rollouts) -> Floats:
         if rollouts.start is None:
             raise PlacekitError(
                 f"trainer {self.name!r} needs a policy whose episodes improve a placement step by step",
                 "take another trainer, or policy=placeto",
             )
-        assert isinstance(worths, StepWorths)
+        assert isinstance(rewards, StepAdvantages)
         active = rollouts.group >= 0
         if self.options.rewards == "terminal":
             reward = np.zeros(active.shape)
-            reward[:, -1] = worths.of(task.evaluate(rollouts.placements), task.problem)
+            reward[:, -1] = rewards.of(task.evaluate(rollouts.placements), task.problem)
         else:
             device, row = visited_placements(rollouts)
-            reward = np.diff(worths.of(task.evaluate(Placements.of(device)), task.problem)[row], axis=1)
-        return worths.advantages(reward, active)
+            reward = np.diff(rewards.of(task.evaluate(Placements.of(device)), task.problem)[row], axis=1)
+        return rewards.advantages(reward, active)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
-        self.climb(policy, batch, batch.weight, batch.entropy_weight)
+        self.ascend(policy, batch, batch.weight, batch.entropy_weight)
 
-    def worths(self, task: Task) -> Worths:
-        return StepWorths(self.options, task.evaluate.failing_signal_s)
+    def reward_function(self, task: Task) -> RewardFunction:
+        return StepAdvantages(self.options, task.evaluate.failing_signal_s)
 
 
 def visited_placements(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
@@ -78,8 +78,8 @@ def visited_placements(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[n
     return np.stack(found), row
 
 
-class StepWorths(Worths):
-    """Computes the worths (rewards) of one problem's placements, and advantages from the mean returns of the last updates."""
+class StepAdvantages(RewardFunction):
+    """Rewards of one problem's placements, and advantages over the mean returns of the last updates."""
 
     def __init__(self, options: StepwiseOptions, failing_signal_s: float) -> None:
         super().__init__(options, failing_signal_s)
@@ -87,10 +87,10 @@ class StepWorths(Worths):
         self.returns: Floats = np.empty((0, 0))
 
     def of(self, m: Measurements, problem: Problem) -> Floats:
-        """[m] worths. A placement that exceeds memory is worth less, by the excess; one that failed, as little as `failing_s`."""
+        """[m] rewards of placements, less by the excess for one that exceeds memory; for one that failed, that of `failing_s`."""
         measured = np.isfinite(m.value_s)
         if measured.any():
-            self.see(m.value_s[measured])
+            self.record(m.value_s[measured])
         excess = np.maximum(m.peak_bytes - problem.cluster.memory_bytes, 0.0).max(axis=1) / GIB
         penalty_s = self.options.memory_penalty * (self.scale_s or 0.0) * np.where(measured, excess, 0.0)
         return self.rewards(np.where(measured, m.value_s, self.failing_s) + penalty_s)
