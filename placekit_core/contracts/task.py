@@ -27,7 +27,7 @@ class Best:
     peak_bytes: NDArray[np.float64]
     spread_s: float | None
     evaluation: int
-    again: tuple[float, ...] = ()
+    compared_s: tuple[float, ...] = ()
     """If measurements vary: its values when it was compared with other placements; `value_s` is their median."""
 
 
@@ -102,7 +102,7 @@ class Evaluator(ABC):
     def remaining(self) -> float:
         """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up.
 
-        Until something was evaluated, it is 1 even if the seconds are used up: so every run finds a placement. A loop that may
+        Until something was evaluated, one is left even if the seconds are used up: every run finds a placement. A loop that may
         not evaluate anything must check `progress` instead, which is 1 once the seconds are used up.
         """
         left, ledger = self.ledger.remaining, self.ledger
