@@ -155,7 +155,7 @@ def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
     evaluate(batch(problem, 2))
     assert evaluate.best is not None
     assert evaluate.best.placement.device.sum() == 1
-    assert (evaluate.best.again, evaluate.best.value_s) == ((2.0, 6.0), 4.0), (
+    assert (evaluate.best.compared_s, evaluate.best.value_s) == ((2.0, 6.0), 4.0), (
         "the median of all that is known of the best"
     )
     assert session.calls == 6, "it lost the second turn"
@@ -163,7 +163,7 @@ def test_a_lucky_placement_does_not_become_the_best(problem: Problem) -> None:
     later.restore(evaluate.state())
     later(batch(problem, 2))
     assert later.best is not None
-    assert (later.best.again, later.best.value_s) == ((2.0, 6.0, 2.0), 2.0)
+    assert (later.best.compared_s, later.best.value_s) == ((2.0, 6.0, 2.0), 2.0)
     steady = BudgetedEvaluator(problem, Lucky(0.1))
     steady(batch(problem, 1))
     steady(batch(problem, 0))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from placekit_core.run import interruption
-from placekit_core.run.interruption import Interruption, ending
+from placekit_core.run.interruption import Interruption, end_signals
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RUN = [
@@ -61,7 +61,7 @@ def test_two_in_quick_succession_do_not_lose_what_is_being_written(capfd: pytest
 def test_a_run_that_ignores_hangups_goes_on() -> None:
     """As under `nohup`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    assert signal.SIGHUP not in ending()
+    assert signal.SIGHUP not in end_signals()
     with Interruption() as stop:
         signal.raise_signal(signal.SIGHUP)
         assert not stop.asked

@@ -48,7 +48,7 @@ def own_part(config: DictConfig) -> dict[str, Any]:
 
 
 def assembled(argv: list[str], registry: Registry) -> Assembly:
-    """The assembly of `placekit run` with these options, checked but not built yet. Raises PlacekitError."""
+    """The components that `placekit run` would use with these options, not built yet. Raises PlacekitError."""
     return assemble(Request.of(compose(argv, registry)), registry)
 
 
@@ -66,7 +66,7 @@ def compose_all(argv: list[str], registry: Registry) -> DictConfig:
 
 @contextmanager
 def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
-    """Initialise Hydra with all presets; gives the overrides of `argv` in Hydra's form. Hydra's errors are translated."""
+    """Initialise Hydra with all presets, and yield the overrides of `argv` in Hydra's form. Hydra's errors become our own."""
     register(registry)
     folders, rest = preset_folders(argv)
     with translated(registry, folders):
@@ -76,7 +76,7 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
             loader: Any = GlobalHydra.instance().config_loader()
             path = loader.get_search_path()
             for folder in [*folders, *(folder for _, folder in registry.conf_folders())]:
-                path.prepend("placekit", f"file://{folder.resolve()}", anchor="schema")  # the last source
+                path.prepend("placekit", f"file://{folder.resolve()}", anchor="schema")  # before the last source
             loader.repository.initialize_sources(path)
             yield [o.lstrip("+") if key_of(o) in swept else o for o in overrides]
 
@@ -221,6 +221,6 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of Hydra's message, and the next if the first only announces it."""
+    """The first line of Hydra's message, and the next one if the first ends in a colon."""
     first, _, rest = str(error).strip().partition("\n")
     return f"{first} {rest.splitlines()[0]}" if first.endswith(":") and rest else first or type(error).__name__

@@ -21,7 +21,7 @@ GROUPS = ("place", "look", "measure", "install and extend")
 
 def script() -> int:
     """Entry point of the console script."""
-    # imports allocate much and leave little garbage: a tenth of a small run was looking for it
+    # imports allocate much and leave little garbage: collecting it took a tenth of the time of a small run
     gc.set_threshold(20_000, 50, 100)
     return main()
 
@@ -75,7 +75,7 @@ def open_streams() -> None:
 def _run(argv: list[str]) -> int:
     """Run the command that `argv` names, or print an overview."""
     from placekit_core.contracts.errors import RunError
-    from placekit_core.run.interruption import ending
+    from placekit_core.run.interruption import end_signals
     from placekit_core.run.registry import installed
 
     try:
@@ -83,7 +83,7 @@ def _run(argv: list[str]) -> int:
     except FileNotFoundError:
         raise RunError("the working directory does not exist any more", "change to another one") from None
     if threading.current_thread() is threading.main_thread():
-        for number in set(ending()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
+        for number in set(end_signals()) - {signal.SIGINT}:  # keep the best so far, as on Ctrl-C
             signal.signal(number, _terminated)
     warnings.showwarning = show_warning
     registry = installed()
@@ -156,7 +156,7 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def fail(error: Exception, registry: Registry) -> int:
-    """Show an error that was raised on purpose, or one in the code of a plugin; raise any other."""
+    """Show an error for the user, or one in the code of a plugin; raise any other. Returns the exit code."""
     from placekit_core.contracts.errors import PlacekitError
     from placekit_core.run.failures import RunFailed, reason
 

@@ -83,7 +83,7 @@ def _job(data: dict[str, Any], run_dir: Path, registry: Registry) -> float | Non
     from placekit_core.cli.main import show_warning
     from placekit_core.run.progress import Progress
 
-    warnings.showwarning = show_warning  # this may be the process of a launcher
+    warnings.showwarning = show_warning  # a launcher may run this in another process
     assembly = assemble(Request.of({**data, "run_dir": str(run_dir)}), registry)
     before = sweep.finished(run_dir, assembly.config, registry)
     if before is not None:

@@ -83,7 +83,7 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
 
     stopped = None
     try:
-        _begin(directory, argv, folders)
+        _write_sweep_file(directory, argv, folders)
         # the folder as composed above, so that a time in its name stays the same
         keys = ",".join(f"'{key}'" for key in shared)
         own = [f"++run_dir={quoted(str(directory))}", f"{_EXCLUDED}=[{keys}]", "hydra.mode=MULTIRUN"]
@@ -103,14 +103,14 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
         stopped = e
     with optional(warn, "a plugin failed at the end of the sweep"):
         registry.manager.hook.placekit_sweep_finished(directory=directory, registry=registry)
-    _end(directory, stopped)
+    _report_failures(directory, stopped)
 
 
 _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
 
 
 def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | None]:
-    """The options that all jobs share, and the folders of the jobs; None for a sweeper that chooses jobs as it goes."""
+    """Keys of the options that all jobs share, and the folders of the jobs; None if the sweeper chooses jobs during the sweep."""
     from placekit_core.cli.compose import job_name, key_of, parse, split
 
     params = [f"{k}={v}" for k, v in (config.hydra.sweeper.params or {}).items()]
@@ -125,8 +125,8 @@ def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | Non
     return shared, [job_name(job, shared) for job in split([*params, *own])] if basic else None
 
 
-def _begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
-    """Note how the sweep in `directory` was started. `jobs` are its folders if they are known."""
+def _write_sweep_file(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
+    """Write sweep.json. `jobs` are the folders of the jobs; None if they are not known beforehand."""
     directory.mkdir(parents=True, exist_ok=True)
     before = _read(directory / SWEEP, SweepFile)
     if before and before.jobs and jobs is not None:  # a larger sweep, or a shared folder: keep known jobs
@@ -134,7 +134,7 @@ def _begin(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None
     write_json(directory / SWEEP, {"arguments": arguments, "jobs": jobs})
 
 
-def _end(directory: Path, stopped: Exception | None) -> None:
+def _report_failures(directory: Path, stopped: Exception | None) -> None:
     """List failed and missing jobs. Raises RunError if there are any, or if an exception stopped the sweep."""
     failed, missing = troubles(directory)
     show_troubles(failed, missing)
@@ -221,7 +221,7 @@ def programs(config: RunConfig, registry: Registry) -> list[Program]:
 
 
 def why_failed(run_dir: Path) -> RunError:
-    """Why the finished job in `run_dir` failed: it found nothing that fits."""
+    """The error of a job that finished without a placement that fits."""
     failed = _read(run_dir / FAILED, FailedFile)
     if failed is None:
         return RunError(f"no placement that fits was found; {run_dir} has what was tried")

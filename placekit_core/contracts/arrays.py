@@ -20,18 +20,18 @@ def read_only(*arrays: NDArray[Any]) -> None:
 
 
 class cached_arrays(cached_property[T]):
-    """A `cached_property` that is an array, or a tuple of arrays, which cannot be written to.
+    """A `cached_property` whose value is a read-only array, or a tuple of them.
 
-    All parts of a run share them: code that changes one would change what others compute.
+    All parts of a run share these arrays: code that changed one would change the results of others.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
-        def made(instance: Any) -> T:
+        def frozen(instance: Any) -> T:
             found = function(instance)
             read_only(*(found if isinstance(found, tuple) else (found,)))
             return found
 
-        super().__init__(made)
+        super().__init__(frozen)
         self.__doc__ = function.__doc__
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 64 * 2**20
 MAX_YAML_BYTES, MAX_YAML_VALUES = 2**20, 50_000
-"""Limits for a YAML file; an alias counts as many values as the part that it repeats."""
+"""Limits for a YAML file; an alias counts as all the values that it stands for."""
 MAX_DEPTH = 100
 PARTIAL = re.compile(r"\..+\.\d+\.part")
 """Names of the temporary files of `write_atomically`."""
@@ -185,9 +185,9 @@ _TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
 
 
 def plain(data: T, values: float = math.inf) -> T:
-    """Return `data`. Raises ValueError unless it has only JSON types, at most `values` of them, and is not too deep.
+    """Return `data`. Raises ValueError if it has a type that JSON lacks, more than `values` values, or too many levels.
 
-    A part that is repeated, as YAML's aliases do, counts each time.
+    A part that occurs several times, by YAML aliases, counts each time.
     """
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH + 1):

@@ -1,4 +1,4 @@
-"""The dataflow graph: one column per property, immutable, the same for a traced network and a file of numbers.
+"""The dataflow graph: immutable, one column per property. Every importer makes one, from a network or from a file.
 
 An operation reads tensors and writes tensors; an edge says that an operation reads a tensor. Sources (parameters,
 inputs, optimiser state) are operations too: they launch nothing (`kernel` is False), and their bytes are persistent.
@@ -256,7 +256,7 @@ class Graph:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of everything that gives a placement of this graph its meaning: all columns and names."""
+        """Hash of all columns and operation names; a placement is valid for graphs with the same fingerprint."""
         digest = hashlib.sha256(b"placekit-graph-1\0" + "\0".join(self.op_name).encode())
         for key, column in sorted(self.all_columns().items()):
             values = column.codes if isinstance(column, Labels) else column

@@ -25,8 +25,8 @@ from placekit_core.contracts.graph import Column, Graph, Labels
 from placekit_core.contracts.graph_builder import GraphBuilder
 from placekit_core.contracts.graph_rules import validate_graph
 
-MAX_BYTES = 2**30  # of all arrays without compression; a million operations of a decoder's training step have 140 MB
-_LEVEL = 1  # of compression: the default takes 5 times as long for a tenth fewer bytes
+MAX_BYTES = 2**30  # of all arrays, uncompressed; a decoder's training step of a million operations has 140 MB
+_COMPRESSION = 1  # the default level takes 5 times as long for a tenth fewer bytes
 _EXTRA = "column."
 _COLUMNS = {f.name for f in dataclasses.fields(Graph)} - {"name", "op_name", "columns", "attributes"}
 
@@ -69,7 +69,7 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
     arrays["header.json"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
     arrays["op_name"] = np.frombuffer("\n".join(graph.op_name).encode(), np.uint8)
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION) as archive:
         for key, values in arrays.items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, values, allow_pickle=False)
@@ -103,8 +103,8 @@ def load_graph(path: str | Path) -> Graph:
         }
         for key, column in columns.items():
             found = _type(column)
-            labels = (True, "i", 1) if isinstance(column, Labels) else found
-            if found != _TYPES.get(key, labels) or found[2] == 0:
+            extra = (True, "i", 1) if isinstance(column, Labels) else found  # an extra column may hold any numbers
+            if found != _TYPES.get(key, extra) or found[2] == 0:
                 raise ValueError(f"column {key!r} has another type or number of dimensions")
         graph = Graph(
             name=header.name,

@@ -1,4 +1,4 @@
-"""Budgets."""
+"""The budget of a search: its limits, and how much of it is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ledger:
         self.evaluations = 0
         self._used_s = 0.0
         self._since: float | None = None  # None while the clock is stopped
-        self._new = True  # neither started nor stopped yet
+        self._autostart = True  # asking for what remains starts the clock
 
     @property
     def seconds(self) -> float:
@@ -29,13 +29,13 @@ class Ledger:
 
     def start(self) -> None:
         """Start the clock; seconds used before still count."""
-        self._new = False
+        self._autostart = False
         if self._since is None:
             self._since = time.perf_counter()
 
     def stop(self) -> None:
         """Stop the clock."""
-        self._used_s, self._since, self._new = self.seconds, None, False
+        self._used_s, self._since, self._autostart = self.seconds, None, False
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -62,8 +62,8 @@ class Ledger:
 
     @property
     def remaining(self) -> float:
-        """Evaluations left; infinite without a limit; 0 once the seconds are used up. Asking starts the clock."""
-        if self._new:
+        """Evaluations left; infinite without a limit; 0 once the seconds are used up. The first call starts the clock."""
+        if self._autostart:
             self.start()
         if self.limit_s is not None and self.seconds >= self.limit_s:
             return 0
@@ -84,4 +84,4 @@ class Ledger:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a value of `state`."""
         self.evaluations, self._used_s = state["evaluations"], state["seconds"]
-        self._since, self._new = None, True
+        self._since, self._autostart = None, True

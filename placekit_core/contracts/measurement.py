@@ -50,13 +50,13 @@ class Measurements:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Tasks larger than operations that devices run one after another, such as the micro-batches of a pipeline's stage.
+    """Tasks larger than operations, such as a pipeline stage's work on one micro-batch, and the messages between them.
 
     Attributes:
-        name: [r] what each is.
-        device: [r] where it ran; of a message, where it came from.
-        to: [r] where a message went; -1 for tasks.
-        bytes_: [r] of messages; 0 for tasks.
+        name: [r] what each is called.
+        device: [r] the device that ran the task, or sent the message.
+        to: [r] the device that received the message; -1 for tasks.
+        bytes_: [r] size of the message; 0 for tasks.
         start_s, end_s: [r] when it started and ended.
     """
 
@@ -77,7 +77,7 @@ class Spans:
 class Schedule:
     """The timed events of one run of one placement; n operations, x transfers. Times in seconds from the start.
 
-    If an operation runs several times, once for each micro-batch, its times are those of the first, and so are transfers. A
+    If operations run several times, once for each micro-batch, the times of operations and transfers are those of the first. A
     tensor that is streamed (`Session.prefetch`) may be sent to a device several times.
 
     Attributes:
@@ -88,8 +88,8 @@ class Schedule:
         value_s: the objective of the run.
         spans: all tasks and messages of the run, if it has tasks larger than operations.
         op_runs: [n] how often each operation ran; None: once.
-        op_round, transfer_round: [n], [x] the round of each start, ascending with time, where events of one instant are carried
-            out in rounds (a task that takes no time ends before the next round's starts); None if the backend has none.
+        op_round, transfer_round: [n], [x] the order of starts at one instant: number of the round in which each started (a task
+            that takes no time ends before the next round), ascending with time; None if the backend has no rounds.
     """
 
     op_device: NDArray[np.int16]
@@ -109,7 +109,7 @@ class Schedule:
 
     @property
     def op_total_s(self) -> NDArray[np.float64]:
-        """[n] seconds of each operation, all times that it ran together."""
+        """[n] seconds of each operation, summed over its runs."""
         once = self.op_end_s - self.op_start_s
         return once if self.op_runs is None else once * self.op_runs
 

@@ -1,4 +1,4 @@
-"""Progress of long work: components report it, and the run shows it on a terminal."""
+"""Progress of long work: components report it, and the command line shows it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 Listener = Callable[[str, float | None], None]
-Speaker = Callable[[str], None]
+Announcer = Callable[[str], None]
 
 _listeners: list[Listener] = []
-_speakers: list[tuple[Speaker, set[str]]] = []  # with the texts already shown
+_announcers: list[tuple[Announcer, set[str]]] = []  # each with the texts that it has already shown
 
 
 def report_progress(text: str, share: float | None = None) -> None:
-    """Report what is going on, in a few words, and the share that is done, in [0, 1]; None if unknown.
+    """Report what is being done, in a few words, and the share that is done, in [0, 1]; None if unknown.
 
     For importers, groupers, policies, trainers and backends, in steps that take longer than about two seconds. It may be called
     often and from any thread, changes no result, and does nothing if nobody listens.
@@ -24,19 +24,19 @@ def report_progress(text: str, share: float | None = None) -> None:
 
 def announce(text: str) -> None:
     """Explain why a run takes longer than others, in a line that stays. A text is shown once in a run."""
-    if _speakers and text not in _speakers[-1][1]:
-        _speakers[-1][1].add(text)
-        _speakers[-1][0](text)
+    if _announcers and text not in _announcers[-1][1]:
+        _announcers[-1][1].add(text)
+        _announcers[-1][0](text)
 
 
 @contextlib.contextmanager
-def listening(listener: Listener, speaker: Speaker | None = None) -> Iterator[None]:
-    """Within the block, `listener` gets what is reported, `speaker` what is announced; of several blocks, the last one."""
-    spoken = (speaker or (lambda text: None), set[str]())
+def listening(listener: Listener, announcer: Announcer | None = None) -> Iterator[None]:
+    """Within the block, pass reports to `listener` and announcements to `announcer`; the innermost block gets them."""
+    entry = (announcer or (lambda text: None), set[str]())
     _listeners.append(listener)
-    _speakers.append(spoken)
+    _announcers.append(entry)
     try:
         yield
     finally:
         _listeners.remove(listener)
-        _speakers[:] = [other for other in _speakers if other is not spoken]
+        _announcers[:] = [other for other in _announcers if other is not entry]

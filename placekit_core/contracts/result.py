@@ -88,9 +88,9 @@ def compared(value_s: float, base_s: float, spread_s: float | None = None, unit:
 class Baseline(FileModel):
     """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
 
-    `value_s` is null if the placement does not fit; `device` is the only one that runs kernels, empty if there are several;
-    `note` holds what the policy noted. `beside_s` is the run's own placement, measured once more right after this one, where
-    values vary. `stopped_after`: evaluations after which the search of the policy was ended; null if it ended by itself.
+    `value_s`: null if the placement does not fit. `device`: the only device that runs kernels; empty if several do.
+    `note`: the policy's notes. `beside_s`: on a machine, whose speed drifts, the value of the run's own placement, measured
+    again right after this one. `stopped_after`: evaluations after which the policy was stopped; null if it ended by itself.
     """
 
     policy: str
@@ -110,9 +110,9 @@ class Baseline(FileModel):
         return name if self.stopped_after is None else f"{name} after {self.stopped_after} evaluations"
 
     def against(self, value_s: float, spread_s: float | None) -> tuple[float, float | None]:
-        """The value of the run's placement to compare with `value_s` of this one, and the deviation of their difference.
+        """The run's value to compare with this baseline's, and the standard deviation of the difference; None if unknown.
 
-        `value_s` and `spread_s` are those of the run.
+        `value_s` and `spread_s` belong to the run; `beside_s`, if it was measured, replaces the run's value.
         """
         deviation_s = math.hypot(spread_s or 0.0, self.spread_s or 0.0)
         return value_s if self.beside_s is None else self.beside_s, deviation_s or None
@@ -121,7 +121,7 @@ class Baseline(FileModel):
 class ProgramSummary(Found):
     """What was found for one program.
 
-    `layers`: which of a network's repeated layers each device runs (`h.0-19`), where every one is a group of the problem.
+    `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the problem.
     `baselines`: standard placements of the same problem, for comparison.
     """
 
@@ -177,7 +177,7 @@ class Summary(Found):
     def against_baselines(self) -> str:
         """The result beside the baselines, the fastest one first, in one sentence; empty without baselines.
 
-        For a family, it compares means over the programs that a baseline takes.
+        For a family of programs, it compares means over the programs to which a baseline applies.
         """
         found: dict[str, list[tuple[ProgramSummary, Baseline]]] = {}
         for program in self.programs:
@@ -217,7 +217,7 @@ class ProgramResult:
         problem: what was placed: graph, groups, cluster, costs.
         placement: the best placement that fits; None if none fits, and then the next two are None, too.
         measurements: the measurements of the placement, a batch of one.
-        schedule: the timed events of the placement; also None if the backend failed to make it, and then a note says why.
+        schedule: the timed events of the placement; also None if the backend could not compute it: a note then says why.
         history: a row per evaluated batch, columns `HISTORY` of contracts/ledger.py.
         logged: further columns of the history, by name: what a trainer logged, such as `loss`.
     """

@@ -27,19 +27,19 @@ class Best:
     peak_bytes: NDArray[np.float64]
     spread_s: float | None
     evaluation: int
-    again: tuple[float, ...] = ()
-    """Where values vary: the values of all comparisons with other placements; `value_s` is their median."""
+    compared_s: tuple[float, ...] = ()
+    """If measurements vary: its values when it was compared with other placements; `value_s` is their median."""
 
 
 class Session(ABC):
     """One problem, opened on a backend.
 
     Attributes:
-        repeats: how many times a value runs the program (micro-batches of a step).
-        prefetch: if parameters and inputs of another device are copied shortly before they are read, and freed afterwards:
-            for how many of the operations that read them ahead. None: the copies are made at the start, and stay.
+        repeats: how often the program runs in one evaluation (micro-batches of a step).
+        prefetch: how many readers ahead parameters and inputs are copied from other devices; a copy is freed after it was
+            read ("Streaming" in docs/machine-model.md). None: they are copied at the start, and stay.
         priorities: whether a placement's priorities may change its value; if not, searches need not change them.
-        at_once: how many placements it evaluates at the same time; an evaluator passes it as many at once if it has them.
+        at_once: how many placements it evaluates in parallel; batches of at least this size use it fully.
     """
 
     repeats: int = 1
@@ -102,8 +102,8 @@ class Evaluator(ABC):
     def remaining(self) -> float:
         """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up.
 
-        One is left as long as nothing was evaluated: so a run finds a placement in any number of seconds. A loop that may go on
-        without evaluating has to ask `progress`, which is 1 once the seconds are used up.
+        Until something was evaluated, one is left even if the seconds are used up: every run finds a placement. A loop that may
+        not evaluate anything must check `progress` instead, which is 1 once the seconds are used up.
         """
         left, ledger = self.ledger.remaining, self.ledger
         if left <= 0 and not self.evaluations and (ledger.limit is None or ledger.evaluations < ledger.limit):
@@ -139,9 +139,9 @@ class Evaluator(ABC):
 
     @abstractmethod
     def charge(self, evaluations: int, best: Placements, mean_s: float = math.nan) -> None:
-        """Count `evaluations` that were made through `kernel()`, and record the best placements among them.
+        """Count `evaluations` that a search made through `kernel()`, and record the `best` placements among them.
 
-        The backend measures `best` once more; this is not counted.
+        The session evaluates `best` once more; this is not counted.
         """
 
     @abstractmethod
@@ -164,13 +164,13 @@ class Evaluator(ABC):
 
     @abstractmethod
     def prefer(self, placement: Placement, within: float) -> bool:
-        """Make `placement` the best if it fits and its value is at most the share `within` above the best one's, if any.
+        """Make `placement` the best if it fits and is at most the share `within` slower than the best so far, if any.
 
-        For a policy that has a reason besides the value, at the end of its search. Returns whether it is the best now.
+        For the end of a search that prefers a placement for another reason than its value. Returns whether it is the best now.
         """
 
     def note(self, text: str) -> None:
-        """Tell the user, in one plain sentence, about something done beyond the request; repeated sentences are kept once."""
+        """Tell the user, in one plain sentence, about something that they did not ask for. A sentence is shown once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -186,7 +186,7 @@ class Task:
         executable: how to run the program for real, if its importer knows.
         proxy_evaluations: `budget.proxy_evaluations`.
         measures: whether the run's backend measures (and does not simulate).
-        backend: `{"name": ..., OPTION: ...}` of the run's backend, for other processes to build it from; empty if none can.
+        backend: `{"name": ..., OPTION: ...}`, from which another process can build the run's backend; empty if it cannot.
     """
 
     problem: Problem

@@ -38,7 +38,7 @@ from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Best, Task
 from placekit_core.run.assembly import Assembly, OpenProgram, assemble
-from placekit_core.run.baselines import chosen
+from placekit_core.run.baselines import chosen_baselines
 from placekit_core.run.config import AUTO, DEFAULT, default_groups
 from placekit_core.run.current_run import Observer, Run
 from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, readers_of
@@ -80,9 +80,9 @@ def place(
 
     Args:
         source, about: what to place; see `load_programs`.
-        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None is as in `placekit run`.
-        policy: a policy, or a function `f(task, rng) -> Placement`; None is the default of `placekit run`.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None is as in `placekit run`.
+        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
+        policy: a policy, or a function `f(task, rng) -> Placement`; None: the default.
+        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None: the default.
         seed: random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         parallel: evaluates on the backend in other processes: its name, or its name with options; None uses this process.
@@ -94,8 +94,8 @@ def place(
         resume, progress: continue the interrupted run in `run_dir`, with the same arguments; show a progress bar.
 
     Raises:
-        PlacekitError: tells what is wrong, and what exists; NothingFits if no placement that fits was found.
-        RunFailed: a component raised `__cause__` after something was evaluated; before that, this is raised itself.
+        PlacekitError: with a hint on what to do; NothingFits if no placement that fits was found.
+        RunFailed: a component failed after something was evaluated; `__cause__` is its error. Before that, its error is raised.
         Interrupted: on Ctrl-C. It, NothingFits, RunFailed and BoundError have a `result` with everything found until then.
     """
     if resume and run_dir is None:
@@ -110,9 +110,9 @@ def place(
     assembly = assemble(_request(source, about, components, options, registry := installed()), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
         try:
-            return _kept(run(assembly, folder, resume=resume, observer=observer), run_dir)
+            return _without_temporary(run(assembly, folder, resume=resume, observer=observer), run_dir)
         except (Interrupted, RunFailed, BoundError, NothingFits) as e:
-            e.result = _kept(e.result, run_dir)
+            e.result = _without_temporary(e.result, run_dir)
             raise
 
 
@@ -173,7 +173,7 @@ class Search:
     def __enter__(self) -> Search:
         assembly = self._assembly
         assembly.one_program("a search")
-        chosen(assembly.config, assembly.registry)  # raises if a baseline does not exist
+        chosen_baselines(assembly.config, assembly.registry)  # raises if a baseline does not exist
         with contextlib.ExitStack() as stack:
             self._run = Run(assembly, stack.enter_context(_folder(self._run_dir)), Observer(), stack)
             self._run.who = "the block of the search"
@@ -196,16 +196,16 @@ class Search:
         with self._stack:
             if early is None or evaluate.evaluations:
                 try:
-                    self.result = _kept(end(self._run, early), self._run_dir)
+                    self.result = _without_temporary(end(self._run, early), self._run_dir)
                 except BaseException as e:
                     if found := getattr(e, "result", None):
-                        self.result = e.result = _kept(found, self._run_dir)  # type: ignore[attr-defined]
+                        self.result = e.result = _without_temporary(found, self._run_dir)  # type: ignore[attr-defined]
                     if early is None and not isinstance(e, NothingFits):  # else the block's own error is raised
                         raise
         return spent
 
     @property
-    def _within(self) -> OpenProgram:
+    def _opened(self) -> OpenProgram:
         """The program, open. Raises PlacekitError outside the block."""
         if not self._open:
             raise PlacekitError("a search is open within its block only", "write `with search(...) as s:`")
@@ -214,7 +214,7 @@ class Search:
     @property
     def remaining(self) -> float:
         """Evaluations left; infinite without a limit; 0 once the seconds are used up and something was evaluated."""
-        return self._within.evaluate.remaining
+        return self._opened.evaluate.remaining
 
     @property
     def best(self) -> Best | None:
@@ -232,20 +232,20 @@ class Search:
             PlacementError: a placement is not one of this problem.
             BudgetExhausted: the budget ended within the batch; the evaluations until then are recorded.
         """
-        return self._within.evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
+        return self._opened.evaluate(device if isinstance(device, Placements) else Placements.of(device, priority))
 
     def scores(self, measurements: Measurements) -> NDArray[np.float64]:
         """[b] the objective in seconds, or the failing signal where a placement does not fit."""
-        return self._within.evaluate.scores(measurements)
+        return self._opened.evaluate.scores(measurements)
 
     def schedule(self, device: ArrayLike, priority: ArrayLike | None = None) -> Schedule:
         """The timed events of one placement; does not count against the budget."""
-        opened = self._within
+        opened = self._opened
         return opened.session.schedule(opened.problem.placement(device, priority))
 
 
 class FunctionPolicy(Policy):
-    """The caller's own method: a function `f(task, rng) -> Placement`; None for the caller's own loop (`search`)."""
+    """A policy that calls the function `f(task, rng) -> Placement`; without a function, it only names the caller's `search`."""
 
     def __init__(self, name: str, function: Callable[[Task, Generator], Placement] | None = None) -> None:
         super().__init__()
@@ -301,11 +301,11 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
         return {**source, **about}
     if isinstance(source, type):
         raise ImporterError(f"{source.__name__} is a class", f"give an instance of it: {source.__name__}(...)")
-    return _of_object(source, about, registry)
+    return _from_object(source, about, registry)
 
 
-def _of_object(source: Any, about: Mapping[str, Any], registry: Registry) -> list[Program]:
-    """The programs of a graph, program, list of them, importer, or object that an importer takes. Raises ImporterError."""
+def _from_object(source: Any, about: Mapping[str, Any], registry: Registry) -> list[Program]:
+    """The programs of `source`: a graph, a program, a list of them, an importer, or an object that an importer takes."""
     several = [source] if isinstance(source, Graph | Program) else source
     given = isinstance(several, Sequence) and all(isinstance(p, Graph | Program) for p in several)
     if about and (given or isinstance(source, Importer)):
@@ -417,6 +417,6 @@ def _observer(progress: bool) -> Iterator[Observer]:
 NAMES = frozenset({*inspect.signature(place).parameters, *inspect.signature(search).parameters} - {"about", "source"})
 
 
-def _kept(result: Result, run_dir: str | Path | None) -> Result:
+def _without_temporary(result: Result, run_dir: str | Path | None) -> Result:
     """`result`, without the path of a temporary folder, which is gone."""
     return result if run_dir is not None else replace(result, run_dir=None)

@@ -35,7 +35,7 @@ SHARE, LEAST_S = 0.1, 20.0
 """On a backend that measures, baselines may take this share of the time of the search, and at least these seconds."""
 
 
-def chosen(config: RunConfig, registry: Registry) -> list[Entry]:
+def chosen_baselines(config: RunConfig, registry: Registry) -> list[Entry]:
     """The baselines of a run: `config.baselines`, or by default the policies whose `Component` is a baseline.
 
     The run's own policy is left out, unless its options differ from the defaults.
@@ -67,7 +67,7 @@ def compared_programs(searches: Sequence[OpenProgram]) -> list[OpenProgram]:
 
 def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Interruption | None = None) -> bool:
     """Evaluate the baselines of every program. A baseline that fails becomes a note. Returns whether Ctrl-C ended it."""
-    entries = chosen(assembly.config, assembly.registry)
+    entries = chosen_baselines(assembly.config, assembly.registry)
     began = time.perf_counter()
     searches = compared_programs(searches)
     for number, search in enumerate(searches):

@@ -103,7 +103,7 @@ class RunConfig(_Section):
 
 
 class Streams:
-    """A generator per name, all from one seed: adding a component leaves the random numbers of the others unchanged."""
+    """Random generators by name, all from one seed. A further component does not change the random numbers of the others."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -129,7 +129,7 @@ class Streams:
 
 
 def conf_dir() -> Path:
-    """The presets: inside the package in a wheel, beside it in a checkout."""
+    """The folder of presets: inside the package if installed from a wheel, beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inner = package / "conf"
     return inner if (inner / "config.yaml").is_file() else package.parent / "conf"

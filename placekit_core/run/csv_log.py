@@ -22,12 +22,12 @@ _FLUSH_S = 1.0
 
 
 def _cells(row: Sequence[float]) -> list[str]:
-    """The count as an integer, numbers with enough digits to read back exactly; empty for a missing value."""
+    """Evaluations as an integer, seconds, and other numbers with all their digits; a missing value is empty."""
     return [str(int(row[0])), f"{row[1]:.6f}", *(repr(float(x)) if math.isfinite(x) else "" for x in row[2:])]
 
 
 def _widen(path: Path, columns: Sequence[str]) -> None:
-    """Write the file again with more columns, which are empty in its rows so far."""
+    """Rewrite the file with more columns, which are empty in the rows so far."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
@@ -36,7 +36,7 @@ def _widen(path: Path, columns: Sequence[str]) -> None:
 
 
 class CsvLog:
-    """The logger: keeps the files of unfinished runs open. A resumed run begins its file anew until it ends."""
+    """The logger. A resumed run starts a new file; when it ends, the file holds the history from the beginning."""
 
     LOGS_BY_DEFAULT = True
 
@@ -45,7 +45,7 @@ class CsvLog:
 
     @hookimpl
     def placekit_evaluated(self, directory: Path, row: Mapping[str, float]) -> None:
-        """Append a row. When the trainer logs something for the first time, the file is written again with its column."""
+        """Append a row. When the trainer first logs a value, the file is rewritten with a column for it."""
         path, columns = directory / FILE, [*HISTORY, *sorted(row.keys() - HISTORY)]
         if path not in self._open:
             directory.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class CsvLog:
 
     @hookimpl
     def placekit_run_finished(self, run_dir: Path, result: Result) -> None:
-        """Write the exact history over the rows written during the run."""
+        """Replace the rows written during the run by the complete history."""
         for program in result.programs:
             path = run_dir / program.summary.directory / FILE
             if path in self._open:

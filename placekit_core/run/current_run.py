@@ -1,4 +1,4 @@
-"""One run in progress: drives the components, and informs observers and loggers."""
+"""One run in progress: calls the components in turn, and informs the observer and loggers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placekit_core.contracts.task import Task
 from placekit_core.contracts.version import __version__
 from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
-from placekit_core.run.baselines import chosen
+from placekit_core.run.baselines import chosen_baselines
 from placekit_core.run.checkpoint import save_checkpoint
 from placekit_core.run.config import CHANGES_NO_RESULT
 from placekit_core.run.failures import warn
@@ -49,7 +49,7 @@ class Run:
 
     Attributes:
         programs: the programs, once the backend is open on them.
-        who: the component that works, such as `policy 'etf'`.
+        who: the component that is working, such as `policy 'etf'`; errors name it.
     """
 
     def __init__(self, assembly: Assembly, run_dir: Path, observer: Observer, stack: contextlib.ExitStack) -> None:
@@ -70,7 +70,7 @@ class Run:
         run_directory.refuse_used(run_dir, resume)  # another run may have written there before the lock
         registry.code(
             distributions(self.config, registry, importer=False)
-        )  # now: a plugin may be edited during the run
+        )  # hash the plugins' code now: somebody may edit it during the run
         data = self.config.model_dump(mode="json")
         if resume and run_directory.holds_run(run_dir):
             run_directory.check_same(run_dir, self.config)
@@ -89,7 +89,7 @@ class Run:
         for section in ("grouper", "policy", "backend", "trainer"):  # a mistake ends the run before the import
             self.who = f"{section} {getattr(config, section)['name']!r}"
             getattr(assembly, section)
-        chosen(config, assembly.registry)
+        chosen_baselines(config, assembly.registry)  # raises if one does not exist
         self.who = f"importer {config.importer['name']!r}"
         self.observer.stage(f"importing {stages.source(config)}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
@@ -171,7 +171,7 @@ class Run:
         policy, trainer = self.assembly.policy, self.assembly.trainer
         assert trainer is not None
         assert isinstance(policy, LearnablePolicy)
-        # keep evaluations for the trained policy's placements and the best ones on the proxy; no seconds are kept for them
+        # reserve evaluations (not seconds) for each program's final placement, and for the best one found on its proxy
         kept = sum(1 if task.pretraining is None else 2 for task in tasks)
         with tasks[0].evaluate.ledger.reserved(kept), contextlib.suppress(BudgetExhausted):
             trainer.fit(policy, tasks, self.assembly.streams("trainer"), state, checkpoint)
@@ -185,7 +185,7 @@ class Run:
 
     @property
     def _identity(self) -> list[str]:
-        """What a checkpoint belongs to: this version, the problems, and the options that change the result."""
+        """A checkpoint is valid only with the same version of placekit, problems, and options that change the result."""
         text = self.config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
         return [__version__, hashlib.sha256(text.encode()).hexdigest(), *(p.problem.fingerprint for p in self.programs)]
 

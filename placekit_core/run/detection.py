@@ -39,7 +39,7 @@ def shorthands(registry: Registry) -> dict[str, list[ImporterComponent]]:
 
 
 def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | None:
-    """The importer that one of these options chooses by being its first shorthand, if any. Raises ConfigError for several."""
+    """The importer whose first shorthand is one of `keys`, as `model` is; None without one. Raises ConfigError for several."""
     found = [(k, c) for k, owners in shorthands(registry).items() if k in keys for c in owners if c.shorthand[0] == k]
     if len(found) > 1:
         named = " and ".join(f"{key} is importer {component.name}'s" for key, component in found)
@@ -48,15 +48,15 @@ def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | 
 
 
 def names_file(value: str, registry: Registry) -> bool:
-    """Whether a shorthand's value is a file of another importer; `hf:x.json` is not."""
+    """Whether the value of a shorthand is a file that an importer reads, as in `model=net.onnx`; `hf:x.json` is a name."""
     return not re.match(r"\w\w+:", value) and bool(readers_of(value, registry))
 
 
 def importer_of(path: str | Path, registry: Registry) -> str:
     """Name of the importer that reads a file.
 
-    Among the importers for its ending, this is the one whose `detect` accepts the first bytes, or the only one without
-    `detect`. If no importer has its ending, it is the only one whose `detect` accepts them. Raises GraphError otherwise.
+    Among the importers for its ending, the one whose `detect` accepts the first bytes, or else the only one without `detect`.
+    If no importer has its ending, the only one whose `detect` accepts the first bytes. Raises GraphError otherwise.
     """
     importers = {c.name: c for c in registry.importers() if c.files}
     named = readers_of(path, registry)

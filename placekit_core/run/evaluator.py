@@ -156,7 +156,7 @@ class BudgetedEvaluator(Evaluator):
         if best is not None and not self.deterministic:
             if placement.same_as(best.placement):
                 return
-            held, new = list(best.again), list[Measurements]()
+            held, new = list(best.compared_s), list[Measurements]()
             while len(new) < TURNS:
                 ours, theirs = (self.session.evaluate(each.batch()) for each in (best.placement, placement))
                 value_s = float(ours.value_s[0])
@@ -167,13 +167,13 @@ class BudgetedEvaluator(Evaluator):
                 new.append(theirs)
                 if not (theirs.fits[0] and float(theirs.value_s[0]) < value_s):
                     value_s = float(np.median(held)) if held else best.value_s
-                    self.best = replace(best, value_s=value_s, again=tuple(held))
+                    self.best = replace(best, value_s=value_s, compared_s=tuple(held))
                     return
             m = Measurements.join(new)
         spread = None if m.spread_s is None else float(m.spread_s.mean())
-        again = () if best is None or self.deterministic else tuple(m.value_s.tolist())
+        compared_s = () if best is None or self.deterministic else tuple(m.value_s.tolist())
         value_s = float(np.median(m.value_s))
-        self.best = Best(placement, value_s, m.peak_bytes.max(axis=0), spread, self.evaluations, again)
+        self.best = Best(placement, value_s, m.peak_bytes.max(axis=0), spread, self.evaluations, compared_s)
 
     @property
     def history(self) -> list[tuple[float, ...]]:
@@ -205,7 +205,7 @@ class BudgetedEvaluator(Evaluator):
                 "peak_bytes": best.peak_bytes,
                 "evaluation": best.evaluation,
                 "spread_s": best.spread_s,
-                "again": np.array(best.again),
+                "again": np.array(best.compared_s),
             },
         }  # fmt: skip
 
@@ -222,7 +222,7 @@ class BudgetedEvaluator(Evaluator):
         if best := state["best"]:
             placement = self.problem.placement(best["device"], best["priority"])
             numbers = {name: best[name] for name in ("value_s", "peak_bytes", "evaluation", "spread_s")}
-            self.best = Best(placement, **numbers, again=tuple(best["again"].tolist()))
+            self.best = Best(placement, **numbers, compared_s=tuple(best["again"].tolist()))
 
 
 def default_failing_signal_s(problem: Problem, repeats: int = 1) -> float:

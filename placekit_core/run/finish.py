@@ -20,7 +20,7 @@ from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
 from placekit_core.contracts.units import format_value
 from placekit_core.run.assembly import OpenProgram, distributions
-from placekit_core.run.baselines import add_baselines, chosen, compared_programs
+from placekit_core.run.baselines import add_baselines, chosen_baselines, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed, optional, reason, warn
 from placekit_core.run.layers import layers_of
@@ -85,7 +85,7 @@ def end(run: Run, error: BaseException | None = None) -> Result:
 
 def _add_baselines(run: Run) -> bool:
     """Measure the baselines. Returns whether Ctrl-C ended that."""
-    if chosen(run.config, run.assembly.registry) and compared_programs(run.programs):
+    if chosen_baselines(run.config, run.assembly.registry) and compared_programs(run.programs):
         run.observer.stage("evaluating the baselines")
     return add_baselines(run.assembly, run.programs, run.stop)
 

@@ -12,7 +12,7 @@ from typing import Any
 _TERMINALS = [fd for fd in (1, 2) if os.isatty(fd)]
 
 
-def ending() -> list[int]:
+def end_signals() -> list[int]:
     """The signals that ask a process to end. SIGHUP is not among them if it is ignored, as by `nohup`, or does not exist."""
     hangup = getattr(signal, "SIGHUP", None)
     if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN:
@@ -21,10 +21,10 @@ def ending() -> list[int]:
 
 
 def tell(text: str) -> None:
-    """Write a line to stderr, also in the handler of a signal.
+    """Write a line to stderr, also from a signal handler.
 
-    What is written to a terminal that has been closed since this process began goes nowhere from now on: it must not end the
-    run that is to be kept.
+    If the terminal was closed since this process began, discard all further output to it: a failed write must not end a run
+    whose results are still to be written.
     """
     for gone in [fd for fd in _TERMINALS if not os.isatty(fd)]:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -38,7 +38,7 @@ def tell(text: str) -> None:
 class Interruption:
     """Inside its block, the first signal is only noted (`asked`); the second one raises KeyboardInterrupt at once.
 
-    Once the results are being written (`writing`), the second one is only noted, too; the third one ends that.
+    While the results are being written (`writing`), the second signal is only noted, too; a third one raises.
 
     Attributes:
         asked: whether a signal has come.
@@ -47,12 +47,12 @@ class Interruption:
     """
 
     def __init__(self) -> None:
-        self.asked = self.deferred = self.writing = self._insisted = False
+        self.asked = self.deferred = self.writing = self._asked_twice = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._ask) for s in ending()}
+            self._before = {s: signal.signal(s, self._ask) for s in end_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,10 +60,10 @@ class Interruption:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self._insisted or (self.asked and not self.writing):
+        if self._asked_twice or (self.asked and not self.writing):
             raise KeyboardInterrupt
-        self.asked, self._insisted = True, self.asked
+        self.asked, self._asked_twice = True, self.asked
         if self.writing:
-            tell(f"placekit: writing what was found{'; once more loses it' if self._insisted else ''}")
+            tell(f"placekit: writing what was found{'; once more loses it' if self._asked_twice else ''}")
         else:
             tell("placekit: stopping at the next point that can be resumed; once more stops at once")

@@ -12,10 +12,10 @@ from placekit_core.contracts.problem import Problem
 
 
 def layers_of(problem: Problem, placement: Placement) -> dict[str, str]:
-    """By device: `h.0-19`; empty if layers are no groups of the problem. Where weights live elsewhere, that device has them, too.
+    """The layers of each device, as text: `h.0-19`, and `weights of h.0-19` where these are on another device.
 
-    A layer is a module in a list of modules, `h.0` of `h`, all of whose forward kernels are in the group that has its name. Lists
-    and devices come in the order of their first layers in the graph.
+    A layer is a module in a list of modules, `h.0` in `h`, whose forward kernels all are in the group named after it; without
+    such groups, nothing is returned. Lists and devices are in the order of their first layers in the graph.
     """
     graph, grouping = problem.graph, problem.grouping
     forward = graph.kernel & (graph.phase == PHASES.index("forward"))

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
-from placekit_layers.repeated import find_layers, position
+from placekit_layers.repeated import find_layers
+from placekit_layers.units import position
 
 from placekit_core import PHASES, Graph, Grouper, Grouping
 from placekit_grouping.groupers import ModuleGrouper
@@ -19,8 +20,8 @@ BACKWARD, UPDATE = (PHASES.index(phase) for phase in ("backward", "update"))
 class AutoGrouper(Grouper):
     """One group per layer, for networks of repeated layers. All other operations are placed one by one.
 
-    In a training step, work beside the path through the layers and back (`beside`) is placed one by one: a device that waits
-    for the layers of another device can compute gradients of weights and updates in the meantime.
+    In a training step, so are gradients of weights and updates (`off_path`): a device that waits for the layers of another
+    device can compute them in the meantime.
     """
 
     name = "auto"
@@ -35,7 +36,7 @@ class AutoGrouper(Grouper):
             return replace(fine, note=layers and single)
         whole = ModuleGrouper(blocks=layers.patterns).group(graph, rng)
         layer = np.asarray([layers.has(whole.name(i)) for i in range(whole.count)], np.bool_)
-        side = beside(graph, whole)
+        side = off_path(graph, whole)
         apart = side | ~layer[whole.group_of]
         key = np.where(apart, whole.count + fine.group_of, whole.group_of)
         names = tuple(grouping.name(i) for grouping in (whole, fine) for i in range(grouping.count))
@@ -49,11 +50,11 @@ class AutoGrouper(Grouper):
         return replace(Grouping.of(key, names).check(graph), note=note)
 
 
-def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
-    """[n] whether an operation is beside the path of a training step through the groups and back.
+def off_path(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
+    """[n] whether an operation is not on the path of a training step through the groups and back.
 
-    These are backward kernels that lead only to updates of their own group (gradients of weights), and parameters with their
-    state and updates. Operations that must share a device with other work do not count. Without backward kernels, none do.
+    These are backward kernels whose results only updates of their own group need (gradients of weights), and parameters with
+    their state and updates; not operations that must share a device with others. Without backward kernels, there are none.
     """
     backward, update = (graph.kernel & (graph.phase == phase) for phase in (BACKWARD, UPDATE))
     if not backward.any():
@@ -62,7 +63,7 @@ def beside(graph: Graph, grouping: Grouping) -> NDArray[np.bool_]:
     u, v = graph.op_edges
     keep = backward[u] & ~update[v]
     u, v = u[keep], v[keep]
-    late = np.argsort(-place[v], kind="stable")  # an operation comes after all its readers
+    late = np.argsort(-place[v], kind="stable")  # readers come before what they read
     leaves = np.zeros(graph.n, np.bool_).tolist()
     elsewhere = (group[u] != group[v])[late].tolist()
     for a, b, out in zip(u[late].tolist(), v[late].tolist(), elsewhere, strict=True):

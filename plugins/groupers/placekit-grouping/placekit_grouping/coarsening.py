@@ -1,4 +1,4 @@
-"""Chooses the groups to merge: three ways by the shape of the graph, and small groups into neighbours."""
+"""Merges groups: along chains, along heavy edges, by matching in levels, or small ones into neighbours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import pairwise
 
 from placekit_grouping.contraction import Contraction
 
-HEAVIEST = 0.02  # highest cost of a group from heavy edges, as a share of the graph
+HEAVIEST = 0.02  # `contract_heavy_edges` makes no group of a larger share of the graph's cost
 STALLED = 0.9  # if matching with neighbours leaves more than this share of the groups, also match in order
 
 
 def contract_chains(groups: Contraction) -> None:
-    """Merge each group with its successor if the two have no other neighbour between them, in topological order."""
+    """Merge each group with its only predecessor if that has no other successor, in topological order."""
     for x in sorted(groups.groups(), key=lambda x: groups.at[x]):
         before = groups.before[x]
         if len(before) == 1:
@@ -22,10 +22,10 @@ def contract_chains(groups: Contraction) -> None:
 
 
 def contract_heavy_edges(groups: Contraction, max_groups: int | None) -> None:
-    """Repeatedly merge the two groups that exchange most bytes, among pairs that are safe to merge.
+    """Repeatedly merge the two groups that exchange most bytes, if this is safe and `HEAVIEST` allows it.
 
-    Bytes add up as groups grow. No new group costs more than `HEAVIEST` of the whole graph. When no pair is left, pairs that
-    were not safe are tried again, the heaviest first.
+    A merged group exchanges the bytes of both. When no pair is left, pairs that were not safe are tried again, the heaviest
+    first.
     """
     limit = HEAVIEST * groups.total
 
@@ -33,10 +33,10 @@ def contract_heavy_edges(groups: Contraction, max_groups: int | None) -> None:
         return -groups.bytes[x][y], min(x, y), max(x, y)
 
     blocked = {edge(x, y) for x in groups.groups() for y in groups.bytes[x]}
-    before = groups.left + 1
-    while groups.left < before:
-        before, heap, blocked = groups.left, sorted(blocked), set()
-        while heap and groups.left > (max_groups or 1):
+    before = groups.remaining + 1
+    while groups.remaining < before:
+        before, heap, blocked = groups.remaining, sorted(blocked), set()
+        while heap and groups.remaining > (max_groups or 1):
             size, x, y = heapq.heappop(heap)
             if groups.bytes[x].get(y) != -size or groups.cost[x] + groups.cost[y] > limit:
                 continue
@@ -55,31 +55,31 @@ def match_by_levels(groups: Contraction, k: int) -> None:
     """Halve the number of groups level by level, until there are k: heavy-edge matching.
 
     At each level every group is merged at most once. The lightest groups choose first, each the safe neighbour with which it
-    exchanges most bytes. No group grows beyond 1.5 times the average of k groups. If too few neighbours are left (a hub with
-    many leaves takes one per level), light groups are matched with the next group of their device types in the order, related
-    or not, if this is safe. If more than k groups remain, they are merged in the same way with a limit of 2 averages. This is
-    enough if all types are equal: of m > k groups in an order, two that follow each other cost at most
+    exchanges most bytes. No group grows beyond 1.5 times the average of k groups. If this leaves too many groups (a hub merges
+    with only one of its leaves per level), light groups are matched with the next group of their device types in the order,
+    connected or not, if this is safe. If more than k groups remain, they are merged in the same way with a limit of 2
+    averages. This is enough if all types are equal: of m > k groups in an order, two that follow each other cost at most
     2 total / (m - 1) <= 2 total / k.
     """
     for limit in (1.5 * groups.total / k, 2 * groups.total / k):
-        before = groups.left + 1
-        while k < groups.left < before:
-            before = groups.left
+        before = groups.remaining + 1
+        while k < groups.remaining < before:
+            before = groups.remaining
             _match_neighbours(groups, k, limit)
-            if groups.left > STALLED * before:
+            if groups.remaining > STALLED * before:
                 _match_in_order(groups, k, limit)
 
 
 def _match_neighbours(groups: Contraction, k: int, limit: float) -> None:
     matched: set[int] = set()
     for x in sorted(groups.groups(), key=lambda x: (groups.cost[x], groups.at[x])):
-        if groups.left == k:
+        if groups.remaining == k:
             return
-        if x in matched or groups.into[x] != x:
+        if x in matched or groups.merged_into[x] != x:
             continue
         places = {
             y: place
-            for y, place in groups.safe(x).items()
+            for y, place in groups.safe_neighbours(x).items()
             if y not in matched and groups.cost[x] + groups.cost[y] <= limit
         }
         if places:
@@ -91,7 +91,7 @@ def _match_in_order(groups: Contraction, k: int, limit: float) -> None:
     order = sorted(groups.groups(), key=lambda x: (groups.types[x], groups.at[x]))
     matched: set[int] = set()
     for x, y in sorted(pairwise(order), key=lambda pair: groups.cost[pair[0]] + groups.cost[pair[1]]):
-        if groups.left == k or groups.cost[x] + groups.cost[y] > limit:
+        if groups.remaining == k or groups.cost[x] + groups.cost[y] > limit:
             return
         if x in matched or y in matched:
             continue
@@ -108,21 +108,21 @@ def merge_small(groups: Contraction, max_groups: int | None) -> None:
     safe and may run on the same device types. Without such a neighbour, it joins the cheaper of the two groups of these types
     next to it in the order, if this is safe. Otherwise it waits until another merge changes what is safe.
     """
-    most = max_groups or groups.left
+    most = max_groups or groups.remaining
     heap = [(groups.cost[x], x) for x in groups.groups()]
     heapq.heapify(heap)
     stuck: set[int] = set()
-    while heap and groups.left > most:
+    while heap and groups.remaining > most:
         cost, x = heapq.heappop(heap)
-        if groups.into[x] != x or cost != groups.cost[x] or x in stuck:
+        if groups.merged_into[x] != x or cost != groups.cost[x] or x in stuck:
             continue
-        places = groups.safe(x) or groups.beside(x)
+        places = groups.safe_neighbours(x) or groups.safe_adjacent(x)
         if not places:
             stuck.add(x)
             continue
         y = min(places, key=lambda y: (-groups.bytes[x].get(y, 0), groups.cost[y], y))
         moved = x if places[y] == groups.at[y] else y
-        # the merge changes what is safe only for these neighbours
+        # only for these neighbours may the merge make other merges safe
         freed = (groups.after[moved] & stuck) | (groups.before[moved] & stuck)
         kept = groups.merge(x, y, places[y])
         stuck -= freed | {x, y}

@@ -25,24 +25,24 @@ class Contraction:
     So `at` stays a topological order. Pairs that meet the rule include: x and its first successor; y and its last predecessor;
     a group and the only group that it reads from, or that reads from it; a group without neighbours in the forward phase and
     any other; two that follow each other in the order. If any two groups of equal types meet the rule, then so do two with no
-    other group of these types between them (y and the one before it, in the first case), so `beside` finds one.
+    other group of these types between them (y and the one before it, in the first case), so `safe_adjacent` finds one.
 
     Attributes:
-        left: number of remaining groups; the others were merged into them.
+        remaining: number of groups that are left; the others were merged into them.
         cost: [g] seconds on a nominal device, of all phases.
         types: [g] device types (see `Units`); only groups with equal types are merged.
-        at: [g] places in the order, all different.
+        at: [g] place of each group in the order, all different.
         after, before: [g] successors and predecessors of each group in the forward phase.
         bytes: [g] by other group: bytes that the two exchange in both directions, over all phases, each tensor once.
-        into: [g] the group itself, or one that it was merged into.
-        here: [g] by place: the group at this place, or the last group there.
+        merged_into: [g] the group that each was merged into; itself for a remaining group.
+        group_at: [g] by place: the group at this place, or the last one that was.
         earlier, later: [g] by place: the next place in each direction with a group of equal types; -1 if there is none.
     """
 
     def __init__(self, units: Units, group: Ints) -> None:
         graph = units.graph
         count = int(group.max(initial=-1)) + 1
-        self.group, self.left = group, count
+        self.group, self.remaining = group, count
         self.cost: list[float] = np.bincount(group[units.of], nominal_s(units.graph), minlength=count).tolist()
         self.total = sum(self.cost)
         types = np.full(count, -1, np.int64)
@@ -51,10 +51,10 @@ class Contraction:
         a, b = group[units.source], group[units.target]
         source, target = distinct_pairs(a[a != b], b[a != b])
         self.at: list[int] = strongly_connected(count, source, target).tolist()
-        self.here: list[int] = np.argsort(self.at).tolist()
+        self.group_at: list[int] = np.argsort(self.at).tolist()
         self.earlier, self.later = [-1] * count, [-1] * count
         latest: dict[int, int] = {}
-        for place, x in enumerate(self.here):
+        for place, x in enumerate(self.group_at):
             self.earlier[place] = latest.get(self.types[x], -1)
             if self.earlier[place] >= 0:
                 self.later[self.earlier[place]] = place
@@ -72,20 +72,20 @@ class Contraction:
         for x, y, size in zip(*ends, strict=True):
             self.bytes[x][y] = self.bytes[x].get(y, 0) + size
             self.bytes[y][x] = self.bytes[y].get(x, 0) + size
-        self.into = list(range(count))
+        self.merged_into = list(range(count))
 
     def groups(self) -> Iterator[int]:
         """The remaining groups, ascending."""
-        return (x for x, y in enumerate(self.into) if x == y)
+        return (x for x, y in enumerate(self.merged_into) if x == y)
 
     def result(self) -> Ints:
         """[u] groups of the units; not every number is used."""
-        return np.asarray([self._root(x) for x in range(len(self.into))], np.int64)[self.group]
+        return np.asarray([self._root(x) for x in range(len(self.merged_into))], np.int64)[self.group]
 
-    def safe(self, x: int) -> dict[int, int]:
+    def safe_neighbours(self, x: int) -> dict[int, int]:
         """Neighbours that are safe to merge with x, and the place of the merged group in the order.
 
-        These are only pairs that can be found from the neighbours of x and from their numbers of neighbours.
+        There may be more: these are found quickly, from the neighbours of x and the numbers of their neighbours.
         """
         at, after, before = self.at, self.after[x], self.before[x]
         places: dict[int, int] = {}
@@ -103,13 +103,13 @@ class Contraction:
             places |= {y: at[x] for y in before if len(self.after[y]) == 1}
         return {y: place for y, place in places.items() if self.types[y] == self.types[x]}
 
-    def next_to(self, x: int) -> list[int]:
+    def adjacent(self, x: int) -> list[int]:
         """The closest groups of the same types before and after x in the order."""
-        return [self.here[p] for p in (self.earlier[self.at[x]], self.later[self.at[x]]) if p >= 0]
+        return [self.group_at[p] for p in (self.earlier[self.at[x]], self.later[self.at[x]]) if p >= 0]
 
-    def beside(self, x: int) -> dict[int, int]:
-        """The groups of `next_to` that are safe to merge with x, related or not, and the place of the merged group."""
-        found = ((y, self.place(x, y)) for y in self.next_to(x))
+    def safe_adjacent(self, x: int) -> dict[int, int]:
+        """The groups of `adjacent` that are safe to merge with x, connected or not, and the place of the merged group."""
+        found = ((y, self.place(x, y)) for y in self.adjacent(x))
         return {y: place for y, place in found if place is not None}
 
     def place(self, x: int, y: int) -> int | None:
@@ -150,13 +150,13 @@ class Contraction:
         self.bytes[gone] = {}
         self.cost[keep] += self.cost[gone]
         self.at[keep] = place
-        self.here[place] = keep
-        self.into[gone] = keep
-        self.left -= 1
+        self.group_at[place] = keep
+        self.merged_into[gone] = keep
+        self.remaining -= 1
         return keep
 
     def _root(self, x: int) -> int:
-        while self.into[x] != x:
-            self.into[x] = self.into[self.into[x]]
-            x = self.into[x]
+        while self.merged_into[x] != x:
+            self.merged_into[x] = self.merged_into[self.merged_into[x]]
+            x = self.merged_into[x]
         return x

@@ -1,4 +1,4 @@
-"""The groupers. Each decides which forward operations belong together."""
+"""The groupers. Each decides which forward operations are in one group; the other operations follow these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from placekit_grouping.contraction import Contraction
 class NoGrouper(Grouper):
     """The finest grouping: one group per operation or co-location set.
 
-    `acyclic` is False because other operations may lie between co-located ones.
+    `acyclic` is False, because a path from one co-located operation to another may pass through other groups.
     """
 
     name = "none"
@@ -63,11 +63,11 @@ class _ForwardGrouper(Grouper):
         """[u] a label per unit: forward units with the same label belong together."""
 
     def contract(self, groups: Contraction) -> None:
-        """Merge groups, before small ones are merged; by default, none."""
+        """Merge groups further, before small ones are merged; by default, do nothing."""
 
     @abstractmethod
     def describe(self, units: Units) -> Sequence[str]:
-        """[n] the name of a group whose most expensive operation is this one."""
+        """[n] for each operation, the name of a group of which it is the most expensive one."""
 
     def _names(self, units: Units, fine: Ints, merged: Ints) -> tuple[str, ...]:
         """The name of each group: the name of its most expensive part, and how many other parts joined it."""
@@ -166,7 +166,7 @@ class ModuleGrouper(_ForwardGrouper):
 
 
 class _CoarseningGrouper(_ForwardGrouper):
-    """Groups by the shape of the graph alone: starts with single operations, which `contract` merges."""
+    """Groups by the graph alone, not by modules: starts with single operations, which `contract` merges."""
 
     def label(self, units: Units) -> Ints:
         """A label per unit."""

@@ -175,12 +175,16 @@ def test_which_merges_are_safe(seed: int, n: int) -> None:
         for x in left:
             same = [y for y in left if groups.types[y] == groups.types[x]]
             i = same.index(x)
-            assert groups.next_to(x) == same[max(i - 1, 0) : i] + same[i + 1 : i + 2]
-            assert set(groups.beside(x)) == {y for y in groups.next_to(x) if meets_rule(groups, x, y)}
-            choices += [(x, y, place) for known in (groups.safe(x), groups.beside(x)) for y, place in known.items()]
+            assert groups.adjacent(x) == same[max(i - 1, 0) : i] + same[i + 1 : i + 2]
+            assert set(groups.safe_adjacent(x)) == {y for y in groups.adjacent(x) if meets_rule(groups, x, y)}
+            choices += [
+                (x, y, place)
+                for known in (groups.safe_neighbours(x), groups.safe_adjacent(x))
+                for y, place in known.items()
+            ]
         assert not any(closes_cycle(groups, x, y) or groups.types[x] != groups.types[y] for x, y, _ in choices)
         assert all(place in (groups.at[x], groups.at[y]) for x, y, place in choices)
-        assert bool(choices) == any(groups.beside(x) for x in left)
+        assert bool(choices) == any(groups.safe_adjacent(x) for x in left)
         if not choices:
             break
         groups.merge(*choices[int(rng.integers(len(choices)))])

@@ -1,9 +1,9 @@
 """A problem as a sequence of blocks: the layers of a network, each with its parameters, gradients and updates.
 
-A block is what a pipeline does not cut. The numbered parts of a list of modules (`h.0`, `model.layers.3`) are blocks, the
-outermost list counts; other operations of the forward phase form blocks by the first part of their module's path, and
-operations without a module are blocks on their own. What is not forward follows (`following.follow`). Blocks never cut a group
-of the problem, and their forward data flow has no cycle: what would close one is one block.
+Stages of a pipeline consist of whole blocks. Each element of a list of modules (`h.0`, `model.layers.3`) is a block; in nested
+lists, each element of the outermost one. Other operations of the forward phase form blocks by the first part of their module's
+path, and each operation without a module is a block. The other phases follow the forward phase (`following.follow`). A group of
+the problem is in one block, and the forward data flow between blocks has no cycle: blocks on a cycle become one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placekit_core import Graph, Placement, Problem, strongly_connected
+from placekit_core import Placement, Problem, strongly_connected
 from placekit_layers.following import follow, united
-from placekit_layers.units import FREE, Ints, Units, distinct_pairs
+from placekit_layers.units import FREE, Ints, Units, distinct_pairs, position
 
 NUMBERED = re.compile(r"^((?:[^.]+\.)*?[^.]+)\.(\d+)(?=\.|$)")  # the outermost numbered part of a path
 
@@ -103,11 +103,11 @@ class Blocks:
 
 
 def sequence(problem: Problem) -> Blocks:
-    """The blocks of a problem in the order in which they run; the first in the graph comes first where nothing orders them."""
+    """The blocks of a problem in the order in which they run; in the order of the graph if data flow does not decide."""
     graph = problem.graph
     units = Units.build(graph)
     leads = _leading_units(problem, units)
-    tags, numbered = _tags(units)
+    tags, numbered = _block_of_units(units)
     label = np.full(units.count, FREE, np.int64)
     label[leads] = np.unique(tags[leads], return_inverse=True)[1]
     split = _acyclic(units, label, leads)
@@ -119,20 +119,20 @@ def sequence(problem: Problem) -> Blocks:
     source, target = distinct_pairs(joined[u[keep]], joined[v[keep]])
     source, target = source[source != target], target[source != target]
     first = np.full(count, graph.n)
-    np.minimum.at(first, joined[lead], _position(graph)[lead])
-    ordered = np.all(first[source] < first[target])  # no cycle, so no search for one
+    np.minimum.at(first, joined[lead], position(graph)[lead])
+    ordered = np.all(first[source] < first[target])  # then there is no cycle
     component = np.arange(count) if ordered else strongly_connected(count, source, target)
-    block, order = _in_order(problem, component[joined], lead)
+    block, order = _number_in_order(problem, component[joined], lead)
     a, b = block[u[keep]], block[v[keep]]
     source, target = distinct_pairs(a[a != b], b[a != b])
     of_group = np.empty(problem.g, np.int64)
     of_group[problem.grouping.group_of] = block
-    names, layer = _described(problem, block, order, numbered[units.of] & lead)
+    names, layer = _names_and_layers(problem, block, order, numbered[units.of] & lead)
     return Blocks(problem, of_group, names, layer, source, target)
 
 
 def _leading_units(problem: Problem, units: Units) -> NDArray[np.bool_]:
-    """[u] units that blocks are made of: forward work, without kernels that read nothing and take no time (weights of a file)."""
+    """[u] units that blocks are made of: forward kernels, but not constants (which read nothing and take no time)."""
     graph = problem.graph
     idle = (problem.op_s.max(axis=1) == 0) & (np.diff(graph.input_ptr) == 0)
     works = units.leading & ~idle
@@ -140,12 +140,12 @@ def _leading_units(problem: Problem, units: Units) -> NDArray[np.bool_]:
     return found if found.any() else units.forward
 
 
-def _tags(units: Units) -> tuple[Ints, NDArray[np.bool_]]:
-    """[u] number of the block that a unit's module path says, its own number without a path; and whether it is a layer."""
+def _block_of_units(units: Units) -> tuple[Ints, NDArray[np.bool_]]:
+    """[u] number of the block by the unit's module path (without a path, one of its own), and whether the block is a layer."""
     graph = units.graph
     paths = graph.module.vocabulary
-    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_blocks_in(paths)))) if m)
-    cut = [_cut(path, lists) for path in paths]
+    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_numbered_parts(paths)))) if m)
+    cut = [_cut_path(path, lists) for path in paths]
     known = {tag: i for i, tag in enumerate(dict.fromkeys(tag for tag, _ in cut))}
     first = np.where(units.first_leading >= 0, units.first_leading, 0)
     codes = graph.module.codes[first]
@@ -157,13 +157,13 @@ def _tags(units: Units) -> tuple[Ints, NDArray[np.bool_]]:
     )
 
 
-def _blocks_in(paths: tuple[str, ...]) -> list[str]:
-    """The parts of paths up to their outermost number."""
+def _numbered_parts(paths: tuple[str, ...]) -> list[str]:
+    """The paths up to their outermost number, for paths that have one."""
     return [m[0] for m in map(NUMBERED.match, paths) if m]
 
 
-def _cut(path: str, lists: Counter[str]) -> tuple[str, bool]:
-    """A path cut to its block, and whether that is an element of a list of several modules."""
+def _cut_path(path: str, lists: Counter[str]) -> tuple[str, bool]:
+    """The path of the block that a module belongs to, and whether this is an element of a list of several modules."""
     found = NUMBERED.match(path)
     if found and lists[found[1]] > 1:
         return found[0], True
@@ -176,22 +176,15 @@ def _acyclic(units: Units, label: Ints, leads: NDArray[np.bool_]) -> Ints:
     return np.where(leads, units.acyclic(np.where(units.forward, filled, FREE)), FREE)
 
 
-def _position(graph: Graph) -> Ints:
-    """[n] place of each operation in the graph's order."""
-    position = np.empty(graph.n, np.int64)
-    position[graph.topological_order] = np.arange(graph.n)
-    return position
-
-
-def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _number_in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """[n] blocks numbered in a topological order of their forward data flow, and [b] first operation of each.
 
-    Of blocks that are ready, the one whose first operation comes first in the graph's order.
+    Of several blocks that may come next, the one whose first operation comes first in the graph's order.
     """
-    graph, position = problem.graph, _position(problem.graph)
+    graph, place = problem.graph, position(problem.graph)
     count = int(of_op.max(initial=-1)) + 1
     first = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(first, of_op, np.where(lead, position, graph.n + position))
+    np.minimum.at(first, of_op, np.where(lead, place, graph.n + place))
     u, v = graph.op_edges
     keep = lead[u] & lead[v] & (of_op[u] != of_op[v])
     source, target = distinct_pairs(of_op[u[keep]], of_op[v[keep]])
@@ -214,20 +207,20 @@ def _in_order(problem: Problem, of_op: Ints, lead: NDArray[np.bool_]) -> tuple[I
     return rank[of_op], begin
 
 
-def _described(
+def _names_and_layers(
     problem: Problem, block: Ints, order: Ints, numbered: NDArray[np.bool_]
 ) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """The names of the blocks, and which are layers: most of their forward seconds are in an element of a list."""
+    """The names of the blocks, and [b] which are layers: over half of their forward seconds are in an element of a list."""
     graph, count = problem.graph, len(order)
     seconds = np.where(graph.kernel & (graph.phase == 0), problem.op_s.min(axis=1), 0.0) + 1e-30
     of_layer = np.bincount(block, np.where(numbered, seconds, 0.0), minlength=count)
     forward = np.bincount(block, seconds, minlength=count)
-    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_blocks_in(graph.module.vocabulary)))) if m)
+    lists = Counter(m[1] for m in map(NUMBERED.match, sorted(set(_numbered_parts(graph.module.vocabulary)))) if m)
     names = []
     rows = np.split(np.argsort(block, kind="stable"), np.cumsum(np.bincount(block, minlength=count))[:-1])
     for members in rows:
         heavy = int(members[np.argmax(seconds[members])])
-        names.append(_cut(graph.module[heavy], lists)[0] or graph.op_name[heavy])
+        names.append(_cut_path(graph.module[heavy], lists)[0] or graph.op_name[heavy])
     seen: Counter[str] = Counter()
     distinct = []
     for name in names:

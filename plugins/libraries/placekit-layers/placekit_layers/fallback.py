@@ -1,4 +1,4 @@
-"""Everything on one device, for policies that give no placement of some problems."""
+"""Everything on one device: for policies that do not apply to every problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of the operations that follow the forward phase: gradients, parameters, optimiser state, updates."""
+"""Assigns gradients, parameters, optimiser state and updates to groups of forward operations: they follow these."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from placekit_core import Problem, strongly_connected
-from placekit_layers.units import FREE, Ints, Units, distinct_pairs
+from placekit_layers.units import FREE, Ints, Units, distinct_pairs, position
 
 
 def follow(units: Units, group: Ints) -> Ints:
-    """[u] groups of all units, from the groups of those with forward operations (`FREE` for the others).
+    """[u] groups of all units, given the groups of units with forward operations (`FREE` for the others).
 
-    In this order, and only into a group that the unit does not restrict to fewer device types:
-    a parameter or input, with all that is co-located with it, goes with the first forward operation that reads it;
-    a gradient goes with its forward operation (column `forward_of`); the rest goes with the forward operations of the same
-    call of the same module; then with the neighbour that it exchanges most bytes with; units still left form one group per
-    set of device types.
+    A parameter or input, with all units co-located with it, joins the first forward operation that reads it; a gradient, its
+    forward operation (column `forward_of`); other units, the forward operations of the same call of the same module, or else
+    the neighbour with which they exchange most bytes. No unit joins a group that it would restrict to fewer device types.
+    Units that are still left form one group per set of device types.
     """
     graph, of = units.graph, units.of
     group = group.copy()
@@ -29,13 +28,10 @@ def follow(units: Units, group: Ints) -> Ints:
         if group[x] == FREE and to != FREE and types[to] & units.types[x] == types[to]:
             group[x] = to
 
-    position = np.empty(graph.n, np.int64)
-    position[graph.topological_order] = np.arange(graph.n)
-    reader = graph.edge_op[np.argsort(position[graph.edge_op], kind="stable")]
-    read = graph.input_tensor[np.argsort(position[graph.edge_op], kind="stable")]
-    made_by = graph.tensor_producer[read]
-    keep = ~graph.kernel[made_by] & units.leading[reader]
-    for u, v in zip(made_by[keep].tolist(), reader[keep].tolist(), strict=True):
+    by_reader = np.argsort(position(graph)[graph.edge_op], kind="stable")
+    reader, producer = graph.edge_op[by_reader], graph.tensor_producer[graph.input_tensor[by_reader]]
+    keep = ~graph.kernel[producer] & units.leading[reader]
+    for u, v in zip(producer[keep].tolist(), reader[keep].tolist(), strict=True):
         join(int(of[u]), int(group[of[v]]))
 
     forward_of = graph.columns.get("forward_of")
@@ -84,7 +80,7 @@ def _to_neighbours(units: Units, group: Ints, types: dict[int, int]) -> None:
 
 
 def united(problem: Problem, of_op: Ints) -> Ints:
-    """[g] units, numbered from 0, from those of the operations [n]: units that one group holds together are one."""
+    """[g] unit of each group, numbered from 0, given units of operations [n]: units with operations in one group become one."""
     group = problem.grouping.group_of.astype(np.int64)
     count = int(of_op.max(initial=-1)) + 1
     # units and groups as nodes of one graph, with edges both ways: connected sets are strongly connected
@@ -96,13 +92,13 @@ def united(problem: Problem, of_op: Ints) -> Ints:
 
 
 def followers(problem: Problem) -> Ints:
-    """[g] units of groups that a pipeline keeps together: forward operations with their gradients, parameters, updates."""
+    """[g] unit of each group: groups of forward operations with those of their gradients, parameters and updates are one unit."""
     units = Units.build(problem.graph)
     return united(problem, follow(units, np.where(units.forward, np.arange(units.count), FREE))[units.of])
 
 
 def leaders(problem: Problem) -> Ints:
-    """[g] group with the forward operation that each group follows; itself if it has forward operations, or follows none."""
+    """[g] the group that each group follows; itself if it has forward operations, or follows none."""
     units, group = Units.build(problem.graph), problem.grouping.group_of.astype(np.int64)
     own = np.where(units.forward, np.arange(units.count), FREE)
     first = units.first_leading[np.minimum(follow(units, own), units.count - 1)]

@@ -1,4 +1,4 @@
-"""The call of a module that each operation belongs to, where module paths are cut at blocks."""
+"""Names the call of a module that each operation belongs to, with module paths cut at given blocks."""
 
 from __future__ import annotations
 

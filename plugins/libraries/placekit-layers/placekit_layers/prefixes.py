@@ -1,4 +1,4 @@
-"""The sets of blocks that come first in a network: stages of a contiguous split are cut between them."""
+"""Prefixes of a network: sets of blocks that can run before all others. The blocks between two prefixes can be a stage."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from placekit_layers.units import Ints
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """The sets of blocks that come first: all ideals of the blocks' order, or those along one order of the blocks.
+    """All prefixes (the ideals of the blocks' partial order); if these are too many, those along one order of the blocks.
 
     Attributes:
         mask: [i, b] whether each prefix holds each block; the first is empty, the last holds all.
         ptr, after: larger prefixes of each prefix, in compressed rows. A row is a segment: the blocks between the two.
-        exact: all ideals are there.
+        exact: whether these are all prefixes.
     """
 
     mask: NDArray[np.bool_]
@@ -27,7 +27,7 @@ class Prefixes:
 
     @classmethod
     def of(cls, count: int, source: Ints, target: Ints, limit: int) -> Prefixes:
-        """The prefixes of `count` blocks with data flow from `source` to `target`, at most `limit` unless along one order."""
+        """The prefixes of `count` blocks with data flow from `source` to `target`; over `limit`, those of one order."""
         needs = [0] * count
         for a, b in zip(source.tolist(), target.tolist(), strict=True):
             needs[b] |= 1 << a

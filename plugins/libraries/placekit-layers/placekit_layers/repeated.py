@@ -12,31 +12,20 @@ from numpy.typing import NDArray
 
 from placekit_core import Graph
 from placekit_layers.module_calls import block_tags
-from placekit_layers.units import FORWARD
+from placekit_layers.units import FORWARD, position
 
-FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = (
-    1e13,
-    5e11,
-    5e-6,
-)  # a nominal device: only ratios between operations matter
+FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 1e13, 5e11, 5e-6  # a nominal device: only ratios between operations matter
 MIN_LAYERS = 6  # fewest similar layers that count as a list of layers
 MIN_KERNELS = 100  # a smaller network is placed operation by operation
-MAX_WIDTH = 2.0  # with more parallel branches than this, whole layers would waste devices
+MAX_WIDTH = 2.0  # if more kernels could run in parallel on average, placing whole layers would leave devices idle
 SHARE = 0.5  # smallest share of the forward work that the layers do
-SIMILAR = 2.0  # similar: between 1/2 and 2 times the median work of the list
+SIMILAR = 2.0  # layers are similar if their work is between 1/2 and 2 times the median of their list
 
 
 def nominal_s(graph: Graph) -> NDArray[np.float64]:
     """[n] seconds of each operation on a nominal device; 0 for sources."""
     busy = np.maximum(graph.flops / FLOPS_PER_S, graph.bytes_accessed / BYTES_PER_S)
     return np.asarray(np.where(graph.kernel, LAUNCH_S + busy, 0.0))
-
-
-def position(graph: Graph) -> NDArray[np.int64]:
-    """[n] place of each operation in the topological order."""
-    place = np.empty(graph.n, np.int64)
-    place[graph.topological_order] = np.arange(graph.n)
-    return place
 
 
 @dataclass(frozen=True)
@@ -56,7 +45,7 @@ class Layers:
     width: float
 
     def has(self, name: str) -> bool:
-        """Whether this is the name of a layer's group; `(2)` and the like tell the parts of a layer apart."""
+        """Whether a group of this name is a layer or a part of one: `h.0`, `h.0 (2)`."""
         parent, _, number = name.partition(" ")[0].rpartition(".")
         return parent in self.lists and number.isdecimal()
 
@@ -113,7 +102,7 @@ def _inside(path: str, lists: Sequence[str] | dict[str, dict[str, float]]) -> bo
 
 
 def _width(graph: Graph, seconds: NDArray[np.float64], forward: NDArray[np.bool_]) -> float:
-    """Work of the forward kernels over that of the longest path through them."""
+    """Total work of the forward kernels, divided by that of the longest path through them."""
     place = position(graph)
     u, v = graph.op_edges
     keep = np.flatnonzero(forward[u] & forward[v])

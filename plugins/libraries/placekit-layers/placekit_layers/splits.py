@@ -24,17 +24,17 @@ def runs(device: NDArray[np.integer]) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class LayerGroups:
-    """The layers of a problem whose groups hold them whole: l of them, in the order in which they run.
+    """The l layers of a problem, in the order in which they run; the forward operations of each are one group.
 
     Attributes:
         group: [l] the group with the forward operations of each.
-        with_it: [g] layer whose block each group is in (its gradients, its parameters); for groups of no layer, the layer before
-            them, or the first one.
-        allowed: [l, D] whether the device may run all groups that are with the layer.
+        layer_of: [g] layer whose block each group is in (as its gradients or parameters); for groups of no layer, the layer
+            before them, or the first one.
+        allowed: [l, D] whether the device may run all groups that `layer_of` assigns to the layer.
     """
 
     group: Ints
-    with_it: Ints
+    layer_of: Ints
     allowed: NDArray[np.bool_]
 
     def is_contiguous(self, device: NDArray[np.int16]) -> bool:
@@ -42,18 +42,18 @@ class LayerGroups:
         of_runs = runs(device[self.group])[0]
         return len(of_runs) == len(set(of_runs))
 
-    def may_be(self, split: Ints) -> bool:
-        """Whether every device of a split [l] may run its layers."""
+    def allows(self, split: Ints) -> bool:
+        """Whether every device may run the layers that `split` [l] gives it."""
         return bool(self.allowed[np.arange(len(split)), split].all())
 
-    def placed(self, device: NDArray[np.int16], split: Ints, follow: bool) -> NDArray[np.int16]:
-        """[g] devices of a placement with this split; `follow`: all groups go with their layer (`with_it`)."""
-        result = split[self.with_it].astype(np.int16) if follow else device.copy()
+    def with_split(self, device: NDArray[np.int16], split: Ints, follow: bool) -> NDArray[np.int16]:
+        """[g] `device`, with the layers as in `split` [l]; with `follow`, all other groups go with their layer (`layer_of`)."""
+        result = split[self.layer_of].astype(np.int16) if follow else device.copy()
         result[self.group] = split
         return result
 
     def contiguous_like(self, device: NDArray[np.int16]) -> list[Ints]:
-        """[l] splits with the same share of layers on each device, as one run each, in both orders; and each device alone."""
+        """[l] splits that give each device one run of as many layers as `device` does, in both orders; and single devices."""
         of_layer = device[self.group].astype(np.int64)
         devices = np.unique(of_layer)
         middle = [float(np.flatnonzero(of_layer == d).mean()) for d in devices]
@@ -76,14 +76,14 @@ def layer_groups(problem: Problem) -> LayerGroups | None:
     pairs = pairs[:, blocks.layer[pairs[0]]]
     if len(pairs[0]) != len(layers):
         return None
-    with_it = np.maximum(np.cumsum(blocks.layer) - 1, 0)[blocks.of_group]
+    layer_of = np.maximum(np.cumsum(blocks.layer) - 1, 0)[blocks.of_group]
     allowed = np.ones((len(layers), problem.cluster.size), np.bool_)
-    np.logical_and.at(allowed, with_it, problem.allowed)
-    return LayerGroups(pairs[1], with_it, allowed)
+    np.logical_and.at(allowed, layer_of, problem.allowed)
+    return LayerGroups(pairs[1], layer_of, allowed)
 
 
 def _numbered_modules_are_whole(problem: Problem, forward: NDArray[np.bool_]) -> bool:
-    """Whether there are numbered modules, and each is in one group: much faster to see than the blocks of a large graph."""
+    """Whether there are numbered modules, each in one group: a quick check before `sequence`, which is slow for large graphs."""
     module = problem.graph.module
     found = [match[0] if (match := NUMBERED.match(path)) else "" for path in module.vocabulary]
     known = {layer: i for i, layer in enumerate(dict.fromkeys(filter(None, found)))}
@@ -100,7 +100,7 @@ def _distinct(first: NDArray[np.integer], second: NDArray[np.integer]) -> Ints:
 
 
 def neighbours(split: Ints, devices: int) -> Iterator[Ints]:
-    """[l] splits that differ in a border, in two devices, or in one device more or less."""
+    """[l] splits that differ in one border, by an exchange of two devices, or by one device more or less."""
     used, sizes = runs(split)
     for i, step, to in product(range(len(used)), STEPS, (-1, 1)):
         if 0 <= i + to < len(used) and sizes[i] >= step:
@@ -123,7 +123,7 @@ def neighbours(split: Ints, devices: int) -> Iterator[Ints]:
 def one_block_moved(split: NDArray[np.integer]) -> Iterator[Ints]:
     """Splits with one block less on one device and one more on another, or with two devices exchanged.
 
-    None where some device has several runs.
+    Yields nothing if a device has several runs.
     """
     devices, sizes = runs(split)
     if len(set(devices)) < len(devices):
@@ -142,7 +142,7 @@ def one_block_moved(split: NDArray[np.integer]) -> Iterator[Ints]:
 
 
 def even_splits(blocks: Blocks, count: int) -> NDArray[np.int16]:
-    """[k, g] splits into stages of about equal seconds over the first 1, 2, ... devices, at most `count`."""
+    """[k, g] devices of at most `count` splits into stages of about equal seconds, over the first 1, 2, ... devices."""
     rows = []
     for stages in range(1, min(count, blocks.problem.cluster.size, len(blocks)) + 1):
         seconds = blocks.seconds[:, :stages].mean(axis=1)
@@ -154,9 +154,9 @@ def even_splits(blocks: Blocks, count: int) -> NDArray[np.int16]:
 
 
 def as_path(blocks: Blocks) -> Blocks:
-    """The blocks, joined until each reads from the one before it: stages then always work one after another.
+    """The blocks as a chain, in which each reads from the one before it: stages then always work one after another.
 
-    A block that does not read from the one before it joins it (a branch, the embedding of positions).
+    A block that does not (a branch, the embedding of positions) is joined with the one before it.
     """
     reads: dict[int, set[int]] = {}
     for a, b in zip(blocks.source.tolist(), blocks.target.tolist(), strict=True):
@@ -171,7 +171,7 @@ def as_path(blocks: Blocks) -> Blocks:
 
 
 def shortened(blocks: Blocks, most: int) -> Blocks:
-    """The blocks, or at most so many: of all neighbours, the two with the least work together are joined until there are."""
+    """At most `most` blocks: joins the two successive blocks with the least work together, again and again."""
     if len(blocks) <= most:
         return blocks
     seconds = blocks.seconds.min(axis=1).tolist()
@@ -184,7 +184,7 @@ def shortened(blocks: Blocks, most: int) -> Blocks:
 
 
 def _joined(blocks: Blocks, parts: list[list[int]]) -> Blocks:
-    """The blocks with each part, a run of neighbours, as one."""
+    """The blocks of each part, which are successive, as one block."""
     of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     pairs = _distinct(of[blocks.source], of[blocks.target])
     pairs = pairs[:, pairs[0] != pairs[1]]

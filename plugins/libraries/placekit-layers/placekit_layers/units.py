@@ -1,7 +1,7 @@
-"""Units, which no grouping separates, and how groups of the forward phase are kept free of cycles.
+"""Units, the smallest sets of operations that groupings are made of, and how groups are kept free of cycles.
 
-The forward phase alone decides about cycles: gradients and updates live with their forward operations and parameters, so
-groups of a training step exchange data both ways in any case.
+Only cycles in the forward phase matter: gradients and updates are in the groups of their forward operations and parameters, so
+groups of a training step exchange data in both directions in any case.
 """
 
 from __future__ import annotations
@@ -29,18 +29,25 @@ def distinct_pairs(first: NDArray[np.integer], second: NDArray[np.integer]) -> t
     return key[new] // max(count, 1), key[new] % max(count, 1)
 
 
+def position(graph: Graph) -> NDArray[np.int64]:
+    """[n] place of each operation in the topological order."""
+    place = np.empty(graph.n, np.int64)
+    place[graph.topological_order] = np.arange(graph.n)
+    return place
+
+
 @dataclass(frozen=True, eq=False)
 class Units:
-    """The u smallest sets of operations that groupings are made of.
+    """The u units of a graph.
 
-    A unit is a co-location set, or several whose forward operations would close a cycle if they were in different groups
-    (where co-located operations have others between them). Units are numbered in topological order of the forward phase.
+    A unit is a co-location set or a single operation, or several of these on a cycle of forward data flow (a path from one
+    co-located operation to another passes through others). Units are numbered in topological order of the forward phase.
 
     Attributes:
         graph: their graph.
         of: [n] unit of each operation.
         count: u.
-        leading: [n] the kernels of the forward phase, without those that only renew buffers, which nothing orders.
+        leading: [n] the kernels of the forward phase, without those that only update buffers, because no data flow orders these.
         source, target: forward data flow between units, distinct pairs, sorted by source; source < target always.
         types: [u] device types that may run a unit: bit 0 GPUs, bit 1 CPUs, higher bits other types.
     """
@@ -56,7 +63,7 @@ class Units:
     @classmethod
     def build(cls, graph: Graph) -> Units:
         """The units of `graph`."""
-        leading = graph.kernel & (graph.phase == FORWARD) & ~_renews_buffer(graph)
+        leading = graph.kernel & (graph.phase == FORWARD) & ~_updates_buffer(graph)
         first = Grouping.colocated(graph)
         source, target = _edges(graph, leading, first.group_of.astype(np.int64), first.count)
         of = strongly_connected(first.count, source, target)[first.group_of]
@@ -67,12 +74,12 @@ class Units:
 
     @cached_property
     def forward(self) -> NDArray[np.bool_]:
-        """[u] units with a leading kernel: groups are made of these, and the others follow."""
+        """[u] whether a unit has a leading kernel: groupers group these units, and the others follow them."""
         return np.bincount(self.of[self.leading], minlength=self.count) > 0
 
     @cached_property
     def first_leading(self) -> Ints:
-        """[u] the leading kernel of each unit that comes first; -1 for units without."""
+        """[u] the first leading kernel of each unit; -1 for units without one."""
         result = np.full(self.count, -1, np.int64)
         order = self.graph.topological_order
         for v in order[self.leading[order]][::-1].tolist():
@@ -109,7 +116,7 @@ class Units:
         return result
 
 
-def _renews_buffer(graph: Graph) -> NDArray[np.bool_]:
+def _updates_buffer(graph: Graph) -> NDArray[np.bool_]:
     """[n] kernels that read only sources and write only new values of sources (a counter of batches, say)."""
     producer = graph.tensor_producer
     reads_kernel = np.bincount(graph.edge_op, graph.kernel[producer[graph.input_tensor]], minlength=graph.n) > 0

@@ -1,4 +1,4 @@
-"""Library: the bytes that groups exchange, and the base class of policies that partition."""
+"""Library: the bytes that groups exchange, memory repair, and a base class of policies that partition the graph."""
 
 from __future__ import annotations
 

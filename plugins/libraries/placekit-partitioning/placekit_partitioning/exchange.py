@@ -1,4 +1,4 @@
-"""Exchange between groups: the quotient graph without directions, for methods that weigh cut edges, and its seconds."""
+"""The bytes that groups exchange, as an undirected graph for methods that weigh cut edges, and the seconds of transfers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placekit_core import Problem
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The undirected graph of the groups, each edge in both directions, in compressed rows; without loops, each edge once.
+    """The undirected graph of the groups, without loops, in compressed rows; each of its m edges is an entry of both its ends.
 
     Attributes:
         ptr: [g + 1] the neighbours of group i are at `ptr[i] : ptr[i + 1]`, ascending.
@@ -60,7 +60,7 @@ class Exchange:
         return np.asarray(bytes_.reshape(problem.g, size), np.float64)
 
     def to_devices_of(self, problem: Problem, device: NDArray[np.int16], group: int) -> NDArray[np.float64]:
-        """[D] the same for one group, whose neighbours may be nowhere yet (-1)."""
+        """[D] `to_devices` for one group, whose neighbours may not be placed yet (-1)."""
         row = slice(self.ptr[group], self.ptr[group + 1])
         at = device[self.neighbour[row]]
         return np.asarray(np.bincount(at[at >= 0], self.bytes_[row][at >= 0], problem.cluster.size), np.float64)
@@ -74,9 +74,9 @@ def mean_s_per_byte(problem: Problem) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """Seconds of the transfers between groups: latency and bytes / bandwidth of each, the mean of the two directions.
+    """Estimates the seconds of transfers between groups: latency and bytes / bandwidth of each, as means of both directions.
 
-    A tensor is one transfer to each group that reads it and does not write it, also where groups share a device.
+    A tensor is sent once to each other group that reads it, even if these groups share a device.
 
     Attributes:
         problem: the problem with these groups and devices.
@@ -99,7 +99,7 @@ class Transfers:
         return cls(problem, Exchange.of(problem), Exchange.from_edges(problem.g, pair // g, pair % g, count))
 
     def seconds(self, device: NDArray[np.int16], bytes_: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[g, D] seconds of the transfers of each group if it were on each device, and all others where they are.
+        """[g, D] seconds of the transfers of each group if it were on each device, and all others as in `device`.
 
         `bytes_`: [g, D] bytes that each group exchanges with each device: `self.bytes_.to_devices(problem, device)`.
         """
@@ -107,7 +107,7 @@ class Transfers:
         return bytes_ @ s_per_byte + self.tensors.to_devices(self.problem, device) @ latency_s
 
     def seconds_of(self, device: NDArray[np.int16], group: int) -> NDArray[np.float64]:
-        """[D] the same for one group, whose neighbours may be nowhere yet (-1)."""
+        """[D] `seconds` for one group, whose neighbours may not be placed yet (-1)."""
         latency_s, s_per_byte = self._costs
         return (
             self.bytes_.to_devices_of(self.problem, device, group) @ s_per_byte

@@ -1,7 +1,7 @@
-"""Common part of policies that partition the graph: the groups as an undirected graph, devices as targets with speeds.
+"""Base class of policies that partition the graph: groups are vertices, and devices are targets with speeds.
 
 A partitioner cuts the graph of groups into one part per device, so that every part is as large as its device is fast and
-little is exchanged between parts. It knows nothing of order in time, of memory, or of what may run where.
+little is exchanged between parts. It ignores the order in time, memory, and which device may run which group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Parts:
 
     Attributes:
         problem: the problem with these groups and devices.
-        groups: [k] groups to be placed, ascending: those that one of the targets may run.
+        groups: [k] the groups that at least one target may run, ascending.
         targets: [p] devices to place them on, ascending.
         load: [k] integers of about `TOTAL` in all: seconds on the fastest target; for a group that may not run there, its
             seconds on the targets that may run it, converted by the targets' speeds.
@@ -65,11 +65,11 @@ class Parts:
 def speeds(
     seconds: NDArray[np.float64], allowed: NDArray[np.bool_], streams: NDArray[np.integer]
 ) -> NDArray[np.float64]:
-    """[p] speeds of targets, the fastest 1: two are compared by the groups that both may run and that take time on both.
+    """[p] relative speeds of targets; the fastest has 1.
 
-    The ratio is that of the seconds of all these groups, by the streams. From the first target on, the next is always the
-    one that has the most such groups in common with one before it, and is compared with that one. A target that has none
-    in common with any before it counts as fast as the first on each stream, for lack of a comparison.
+    Two targets are compared by the groups that both may run and that take time on both: by their total seconds, divided by
+    streams. Targets are added one by one, starting with the first: always the one that shares most such groups with a target
+    added before, and it is compared with that one. A target that shares none is assumed to be as fast per stream as the first.
 
     Args:
         seconds: [k, p] of each group on each target.
@@ -101,10 +101,10 @@ def integers(values: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def to_allowed(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.int16]:
-    """[g] `device`, with every group that may not run where it is, or is nowhere (-1), put on the device that is best for it.
+    """[g] `device`, but groups that may not run there, or have no device (-1), are moved to the best one that may run them.
 
-    Longest first; the best is where work on the device, its own included, and transfers to its neighbours take the least
-    seconds.
+    The longest group comes first. Its best device is the one with the least seconds of work, its own included, and of transfers
+    to its neighbours.
     """
     device, rows = device.copy(), np.arange(problem.g)
     right = (device >= 0) & problem.allowed[rows, device]
@@ -121,11 +121,11 @@ def to_allowed(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.int16]
 
 
 class Partitioning(Policy):
-    """A policy that partitions: subclasses assign groups to targets in `parts`, everything else is here."""
+    """A policy that partitions. Subclasses implement `parts`, which assigns groups to targets."""
 
     @abstractmethod
     def parts(self, parts: Parts, rng: Generator) -> NDArray[np.int64]:
-        """[k] index of a target for every vertex; called with two targets and one vertex at least."""
+        """[k] index of a target for every vertex; there are at least two targets and one vertex."""
 
     def targets(self, problem: Problem) -> NDArray[np.int64]:
         """[p] the devices to partition over. Raises NotApplicable if there are none."""

@@ -1,4 +1,4 @@
-"""Memory repair: moves groups off devices that a placement overfills, for methods that know nothing of memory."""
+"""Memory repair: moves groups off devices that a placement overfills, for methods that ignore memory."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from placekit_partitioning.exchange import Transfers
 ROUNDS = 12
 """Largest number of placements that are measured."""
 SLACK = 0.02
-"""Share of the memory that a further round leaves free: the bytes of a group at the peak are an estimate."""
+"""Share of the memory that each further round keeps free in addition, because the bytes of groups at the peak are estimates."""
 BATCH = 8
-"""An eighth of the excess is moved before the order of the groups is computed again."""
+"""Groups are ranked again whenever 1 / BATCH of the excess has been moved."""
 
 
 def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] | None = None) -> NDArray[np.int16]:
     """A placement that fits: `device`, with groups moved off the devices that the measured peak memory overfills.
 
-    Each round measures the placement (one evaluation; none if the budget is used up). A group takes its persistent bytes
-    and a share of the bytes that its kernels write, the share that explains the peak of its device. Groups leave for the
-    device where they cost the fewest further seconds, of transfers and computation, per byte that they free; only for one
-    that may run them and that has the room. At first, as long as that helps, only groups move that free something by
-    themselves, counting the copies that stay behind; then also parts of sets that would have to move together. The result is
-    deterministic. A note on `task.evaluate` says what was moved, and if the placement still does not fit.
+    Each round measures the placement (one evaluation; none if the budget is used up). A group is estimated to take its
+    persistent bytes and a share of the bytes that its kernels write; all groups of a device have the share that explains its
+    measured peak. Groups move to the device where they cost the fewest additional seconds (transfers and computation) per byte
+    that they free, among devices that may run them and have room. As long as it helps, only groups move that free memory
+    although copies of tensors stay behind (`careful`); after that, also groups that free it only if others follow. The result
+    is deterministic. A note on `task.evaluate` says what was moved, and if the placement still does not fit.
 
     Args:
         task: a problem and its evaluator.
@@ -49,24 +49,24 @@ def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] 
         over = 0.0 if m.fits[0] else float(np.maximum(use - memory, 0).sum())
         improved = over < least
         if improved:
-            best, least, left = current, over, use
+            best, least, best_use = current, over, use
         if over == 0:  # it fits, or fails for another reason
             break
         transfers = transfers or Transfers.of(problem)
         if careful:
-            current = _relieved(transfers, best, left, room, careful)
+            current = _move_groups(transfers, best, best_use, room, careful)
             careful = improved and not np.array_equal(current, best)
             if not careful:
-                current, use = best, left
+                current, use = best, best_use
         if not careful:
-            before, current = current, _relieved(transfers, current, use, room, careful)
+            before, current = current, _move_groups(transfers, current, use, room, careful)
             room = room - SLACK * memory
             if np.array_equal(before, current):
                 break
     if first is not None and (first > memory).any():
         moved = int((best != device).sum())
         text = f"memory repair moved {moved} of {problem.g} groups, because {_overfull(problem, first, 'held')}"
-        still = f"; it still does not fit: {_overfull(problem, left, 'holds')}" if (left > memory).any() else ""
+        still = f"; it still does not fit: {_overfull(problem, best_use, 'holds')}" if (best_use > memory).any() else ""
         evaluate.note(text + still)
     return best
 
@@ -83,19 +83,19 @@ def _persistent(problem: Problem, device: NDArray[np.int16]) -> NDArray[np.float
 
 
 def _written(problem: Problem) -> NDArray[np.float64]:
-    """[g] bytes of memory that the kernels of each group write: tensors that are no views, and not part of a source's."""
+    """[g] bytes that the kernels of each group allocate: their outputs, without views and updates of sources."""
     graph = problem.graph
     group = problem.grouping.group_of[graph.tensor_producer]
     return np.asarray(np.bincount(group, graph.owned_bytes, problem.g), np.float64)
 
 
-def _relieved(
+def _move_groups(
     transfers: Transfers, device: NDArray[np.int16], use: NDArray[np.float64], room: NDArray[np.float64], careful: bool
 ) -> NDArray[np.int16]:
-    """[g] `device`, with groups moved until no overfull device is estimated to hold more than `room`, as far as possible.
+    """[g] `device`, with groups moved until, as far as possible, no overfull device is estimated to hold more than `room`.
 
-    `use`: [D] bytes that each device was measured to hold. `careful`: tensors that a group exchanges with groups that stay
-    are not counted as freed, because copies of them stay; a group with copies as large as what it frees is not moved.
+    `use`: [D] bytes that each device was measured to hold. `careful`: tensors that a group exchanges with groups that stay do
+    not count as freed, because copies of them stay; a group that then frees nothing is not moved.
     """
     device, use, problem = device.copy(), use.copy(), transfers.problem
     written = _written(problem)

@@ -1,8 +1,8 @@
-"""Keys of numba's cache on disk that cover all the code in a compiled function. Importing this imports numba.
+"""Keys of numba's cache on disk that cover all code that a function is compiled from. Importing this imports numba.
 
-numba finds stored code by a function's signature and bytecode, and drops it when the file of the function changes. But the code
-also contains functions and constants from other files: after an upgrade of one package, its callers in other packages would
-still run the old code. So here these are part of the key.
+numba finds stored code by a function's signature and bytecode, and drops it when the file of the function changes. But compiled
+code also contains functions and constants from other files: after an upgrade of one package, its callers in other packages
+would still run the old code. So this module makes them part of the key.
 """
 # mypy: disable-error-code="no-untyped-call"
 
@@ -54,19 +54,19 @@ def digest(function: Any) -> str:
     while todo:
         used = todo.pop()
         if used not in hashes:
-            hashes[used], called = _own(used)
+            hashes[used], called = _hash_alone(used)
             todo += called
     return hashlib.sha256("".join(hashes.values()).encode()).hexdigest()
 
 
-@cache  # a function is part of many others
-def _own(function: Any) -> tuple[str, tuple[Any, ...]]:
+@cache  # many functions call the same ones
+def _hash_alone(function: Any) -> tuple[str, tuple[Any, ...]]:
     """The hash of a function alone, and the compiled functions that it calls."""
     plain: FunctionType = getattr(function, "py_func", function)
     codes = list(_codes(plain.__code__))
     used = [cell.cell_contents for cell in plain.__closure__ or ()]
     for code in codes:
-        used += _read(code.co_names, plain.__globals__)
+        used += _values_of(code.co_names, plain.__globals__)
     options = sorted(getattr(function, "targetoptions", {}).items())
     others = (tuple(options), plain.__defaults__, tuple(sorted((plain.__kwdefaults__ or {}).items())))
     parts = [plain.__module__, plain.__qualname__, *map(_text, others), *map(_text, used)]
@@ -83,13 +83,13 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _read(names: tuple[str, ...], scope: dict[str, Any]) -> Iterator[Any]:
+def _values_of(names: tuple[str, ...], scope: dict[str, Any]) -> Iterator[Any]:
     """The values of `names` in a scope; for a module, also the values of the other names in it (`module.name`)."""
     for name in names:
         if name in scope:
             yield scope[name]
             if isinstance(scope[name], ModuleType):
-                yield from _read(tuple(n for n in names if n != name), vars(scope[name]))
+                yield from _values_of(tuple(n for n in names if n != name), vars(scope[name]))
 
 
 def _compiled(value: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""A tiny problem: solving it compiles the loops, or loads them from disk."""
+"""A tiny problem. Code that solves it compiles its numba loops, or loads them from disk, before they are timed."""
 
 from __future__ import annotations
 

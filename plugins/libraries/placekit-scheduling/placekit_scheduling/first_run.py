@@ -31,7 +31,7 @@ _COMMAND = (
 
 _once = threading.Lock()
 _helpers: list[subprocess.Popen[bytes]] = []
-_held: list[Any] = []  # the open lock file, once there are helpers
+_lock_files: list[Any] = []  # the open lock file, once this process has helpers
 
 
 @cache
@@ -39,20 +39,20 @@ def _entries() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda e: e.name)
 
 
-def get_help(package: str) -> None:
-    """Start helpers if default runs compile something of `package`: one on every core but one, at most one per entry.
+def start_helpers(package: str) -> None:
+    """Start helpers if a default run compiles functions of `package`: one on every core but one, at most one per entry.
 
     Only the first such call of a process starts them, and only one process per user and computer has helpers at a time. A
     process of a sweep gets none, because the other processes of the sweep compile the same functions. Helpers end with this
     process; if it is killed, they end after the entry that they are compiling.
     """
-    if _held or not _may_have_help():
+    if _lock_files or not _helpers_can_work():
         return
     entries = _entries()
     if package not in {e.module.partition(".")[0] for e in entries}:
         return
     with _once:
-        if _held or not _only_one():
+        if _lock_files or not _take_lock():
             return
         count, environment = min(usable_cores(), len(entries)) - 1, {**os.environ, ALONE: "1"}
         for number in range(count):
@@ -66,13 +66,13 @@ def get_help(package: str) -> None:
         atexit.register(end_help)
 
 
-def _may_have_help() -> bool:
+def _helpers_can_work() -> bool:
     """Whether helpers can work: not on Windows, where they do not see that their parent has ended, nor in a frozen app."""
     frozen = not sys.executable or getattr(sys, "frozen", False)
     return not (os.name == "nt" or frozen or os.environ.get(ALONE) or current_process().name != "MainProcess")
 
 
-def _only_one() -> bool:
+def _take_lock() -> bool:
     """Take the lock that allows one process of this user to have helpers. Returns False if another process has it."""
     import fcntl
 
@@ -86,7 +86,7 @@ def _only_one() -> bool:
     except OSError:
         os.close(file)
         return False
-    _held.append(file)
+    _lock_files.append(file)
     return True
 
 

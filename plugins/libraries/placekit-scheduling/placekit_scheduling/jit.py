@@ -16,12 +16,12 @@ from numba.core.registry import CPUDispatcher
 
 from placekit_core import announce, report_progress
 from placekit_scheduling.cache_keys import KeyedCache
-from placekit_scheduling.first_run import get_help
+from placekit_scheduling.first_run import start_helpers
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
-"""Options of `njit` that leave out reference counts: calls with many arrays take a fifth of the time.
+"""Options of `njit` for code without reference counting: calls with many arrays take a fifth of the time.
 
-They are for functions that allocate nothing, and return arrays only to functions with the same options. This is an internal
+Only for functions that allocate no arrays, and return arrays only to functions with the same options. `_nrt` is an internal
 option of numba; a version without it gives the same results, but slower."""
 
 
@@ -86,7 +86,7 @@ def inner(function: Any) -> Any:
 
 
 def counted_inner(function: Any) -> Any:
-    """Like `inner`, but with reference counts: for functions that allocate, and for their callers."""
+    """Like `inner`, but with reference counting: for functions that allocate arrays, and for their callers."""
     return _inner(function, {})
 
 
@@ -118,7 +118,7 @@ class _Reporter(event.Listener):
         function = event.data["dispatcher"].py_func
         if function.__module__.startswith("placekit_"):  # functions of others may compile in every run
             announce(COMPILING)
-            get_help(function.__module__.partition(".")[0])
+            start_helpers(function.__module__.partition(".")[0])
         if not function.__module__.startswith("numba."):  # these are parts of our functions
             report_progress(f"compiling {function.__name__}, once on this computer")
 

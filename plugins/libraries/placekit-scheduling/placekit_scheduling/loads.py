@@ -1,4 +1,4 @@
-"""Objectives that are the largest load of a device or channel, in a form for solvers."""
+"""Describes objectives that are the largest load of a device or channel, for policies that solve for the best placement."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 
 class Net(NamedTuple):
-    """A group (`maker`) and the other groups that read from it."""
+    """A hyperedge of the graph of groups: a group (`producer`) and the other groups that read from it."""
 
-    maker: int
+    producer: int
     readers: tuple[int, ...]
 
 
 class Charge(NamedTuple):
-    """A resource is busy for `seconds` if one of `nets` has its maker on `senders` and a reader on `receivers`.
+    """A resource is busy for `seconds` if one of `nets` has its producer on `senders` and a reader on `receivers`.
 
     Resources are the D devices, then channels. `senders` and `receivers` are disjoint sets of devices in rising order.
     """
@@ -40,18 +40,18 @@ class Store(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """The largest load of a resource is a lower bound on the objective of every placement that fits. g groups, D devices.
+    """The loads of all resources. The largest is a lower bound on the objective of a placement. g groups, D devices.
 
     Attributes:
         seconds: [g, D] load of each group on its device.
         nets: the transfers between groups.
         charges: the loads of transfers.
-        ahead: pairs of groups (u, v): in some order of the devices, v is never on an earlier device than u. Empty if devices
-            may wait for each other.
+        ahead: pairs of groups (u, v). The devices must be stages of a pipeline: in some order of them, v is never on an
+            earlier device than u. Empty if devices may wait for each other.
         bytes_: [g] bytes of each group on its device.
         work_bytes: [g] bytes of each group; only the largest on a device counts.
         stores: bytes that groups share.
-        exact: whether the largest load is the value itself, and every placement fits that respects the bytes and `ahead`.
+        exact: whether the largest load is the objective itself, and every placement that respects bytes and `ahead` fits.
     """
 
     seconds: NDArray[np.float64]
@@ -80,9 +80,9 @@ class Loads:
         return max(load.values(), default=0.0)
 
     def crosses(self, x: int, home: Sequence[int], senders: Sequence[int], receivers: Sequence[int]) -> bool:
-        """Whether net x has its maker on one of `senders` and a reader on one of `receivers`; group g is on `home[g]`."""
+        """Whether net x has its producer on one of `senders` and a reader on one of `receivers`; group g is on `home[g]`."""
         net = self.nets[x]
-        return home[net.maker] in senders and any(home[r] in receivers for r in net.readers)
+        return home[net.producer] in senders and any(home[r] in receivers for r in net.readers)
 
 
 @runtime_checkable

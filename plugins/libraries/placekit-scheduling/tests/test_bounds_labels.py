@@ -73,7 +73,7 @@ def trees_alone(relaxation: Relaxation) -> float:
     """The longest path by heads of trees, without pairs."""
     assert relaxation.surroundings is not None
     no_detours = labels.Detours.none(len(relaxation.devices))
-    head, _ = labels.raised(relaxation, relaxation.levels, relaxation.surroundings, no_detours, trees=True)
+    head, _ = labels.raise_levels(relaxation, relaxation.levels, relaxation.surroundings, no_detours, trees=True)
     return float((head + relaxation.seconds).min(axis=1).max())
 
 

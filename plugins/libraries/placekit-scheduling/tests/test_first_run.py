@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from placekit_scheduling import first_run
 from placekit_scheduling.bounds.makespan import compile_bounds
-from placekit_scheduling.first_run import ALONE, GROUP, end_help, get_help, main
+from placekit_scheduling.first_run import ALONE, GROUP, end_help, main, start_helpers
 
 COMPILED = list[str]()
 
@@ -60,22 +60,22 @@ def entries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(atexit, "register", lambda *_: None)
     monkeypatch.delenv(ALONE, raising=False)
     monkeypatch.setattr(first_run, "_helpers", [])
-    monkeypatch.setattr(first_run, "_held", [])
+    monkeypatch.setattr(first_run, "_lock_files", [])
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     first_run._entries.cache_clear()
     Started.all.clear()
     COMPILED.clear()
     yield
     first_run._entries.cache_clear()
-    for file in first_run._held:
+    for file in first_run._lock_files:
         os.close(file)
 
 
 @pytest.mark.usefixtures("entries")
 def test_each_other_core_begins_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_run, "usable_cores", lambda: 3)
-    get_help("placekit_absent")
-    get_help(HERE)
+    start_helpers("placekit_absent")
+    start_helpers(HERE)
     assert [s.command[4] for s in Started.all] == ["1", "2"], "once, whatever is compiled next"
     assert all(s.command[5] == str(os.getpid()) and s.command[6:] == sys.path and s.env[ALONE] for s in Started.all)
 
@@ -87,16 +87,16 @@ def test_one_process_of_a_computer_has_help(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(first_run, "usable_cores", lambda: 4)
     with (tmp_path / f"placekit-compiling-{os.getuid()}").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        get_help("placekit_absent")
+        start_helpers("placekit_absent")
         assert not Started.all
-    get_help("placekit_absent")
+    start_helpers("placekit_absent")
     assert Started.all
 
 
 @pytest.mark.usefixtures("entries")
 def test_help_ends_before_something_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_run, "usable_cores", lambda: 3)
-    get_help("placekit_absent")
+    start_helpers("placekit_absent")
     end_help()
     assert [s.ended for s in Started.all] == [["kill", "wait"]] * 2
     end_help()

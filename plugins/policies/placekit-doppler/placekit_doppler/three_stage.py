@@ -12,7 +12,7 @@ from numpy.random import Generator
 from placekit_learn.optimisers import clipped
 from placekit_learn.policy_gradient import Batch, PolicyGradient, between
 from placekit_learn.ppo import ratios, surrogate_weights
-from placekit_learn.rewards import Rewards
+from placekit_learn.rewards import Advantages
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
 
 from placekit_core import (
@@ -106,8 +106,8 @@ class ThreeStage(PolicyGradient):
                     if task.evaluate.best is None:  # else it goes on from a checkpoint
                         task.evaluate(list_schedules(task.problem))
                 self._learn(policy, cheaper, rng, checkpoint)
-            self.pretrained, self.begun = True, self.updates
-            self.rewards, self.optimiser = self._no_rewards(tasks), self.new_optimiser("measured")
+            self.pretrained, self.proxy_updates = True, self.updates
+            self.rewards, self.optimiser = self._new_rewards(tasks), self.new_optimiser("measured")
             for task in tasks:
                 found = [] if task.proxy.best is None else [task.proxy.best.placement.batch()]
                 for placements in (*found, policy.rollout(task.problem, 1, rng).placements):
@@ -115,10 +115,10 @@ class ThreeStage(PolicyGradient):
                         task.evaluate(placements)
         self.measured = two
         for rewards in self.rewards:
-            assert isinstance(rewards, Rewards)
+            assert isinstance(rewards, Advantages)
             rewards.at_most = o.measured_at_most if two else None
         self.learns = (3 if two else 2) in o.stages
-        learn = self.learn_or_tell if self.learns else self._learn
+        learn = self.learn_until_end if self.learns else self._learn
         learn(policy, tasks, rng, checkpoint)
 
     def _imitate(
@@ -166,11 +166,11 @@ class ThreeStage(PolicyGradient):
         if not self.learns:
             return
         o = self.options
-        self.climb(policy, batch, batch.weight, batch.entropy_weight)  # at first all ratios are 1
+        self.ascend(policy, batch, batch.weight, batch.entropy_weight)  # at first all ratios are 1
         for _ in range(o.epochs - 1):
             again = able(policy, RecomputesLogProb, "choose trainer.epochs=1")
             ratio = ratios(again.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
-            self.climb(policy, batch, surrogate_weights(ratio, batch.weight, o.clip), batch.entropy_weight)
+            self.ascend(policy, batch, surrogate_weights(ratio, batch.weight, o.clip), batch.entropy_weight)
 
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from placekit_learn.op_types import type_shares
-from placekit_learn.torch_features import places
+from placekit_learn.torch_features import positional_encoding
 from torch import Tensor
 
 from placekit_core import Problem
@@ -56,7 +56,7 @@ class Inputs:
             order=order.astype(np.int32),
             type_bucket=torch.from_numpy(bucket),
             type_share=torch.from_numpy(share),
-            numbers=torch.cat([numbers, places(g, octaves)], dim=1),
+            numbers=torch.cat([numbers, positional_encoding(g, octaves)], dim=1),
             source=torch.from_numpy(both % g),
             target=torch.from_numpy(both // g),
             allowed=torch.from_numpy(allowed),

@@ -34,32 +34,32 @@ def fill(problem: Problem) -> NDArray[np.int16]:
     """[g] devices by m-TOPO. A group needs its persistent bytes and the bytes of all outputs of its kernels.
 
     The whole group counts when its first operation is placed. The cap of a device is its share of all needs plus the largest
-    need. So each full device has more than its share, less than its share remains for the last one, and no cap stops it.
+    need. A device that reached its cap has more than its share, so the groups that remain for the last device are below its cap.
 
-    A device is also full if the persistent bytes of the next group do not fit. If the last device is full in this sense, a
-    group goes to the device with most room. GPUs and CPUs are filled separately, with caps for the groups of each type.
+    A device is also full if the persistent bytes of the next group do not fit. If they do not fit on the last device, the group
+    goes to the device with most room. GPUs and CPUs are filled separately, with caps for the groups of each type.
     """
     graph, group, memory = problem.graph, problem.grouping.group_of, problem.cluster.memory_bytes
     persistent = problem.group_persistent_bytes
     need = persistent.copy()
     np.add.at(need, group[graph.tensor_producer], graph.owned_bytes)
     device = np.empty(problem.g, np.int16)
-    used, stays = np.zeros(problem.cluster.size), np.zeros(problem.cluster.size)
+    used, persistent_used = np.zeros(problem.cluster.size), np.zeros(problem.cluster.size)
     order, allowed = first_use(problem), accelerators(problem)
     for row in np.unique(allowed, axis=0):
-        mine, turn = (allowed == row).all(axis=1), np.flatnonzero(row).tolist()
-        cap = need[mine].sum() * memory / memory[turn].sum() + need[mine].max()
+        mine, queue = (allowed == row).all(axis=1), np.flatnonzero(row).tolist()
+        cap = need[mine].sum() * memory / memory[queue].sum() + need[mine].max()
         for g in order[mine[order]].tolist():
-            while len(turn) > 1 and (
-                used[turn[0]] + need[g] > cap[turn[0]] or stays[turn[0]] + persistent[g] > memory[turn[0]]
+            while len(queue) > 1 and (
+                used[queue[0]] + need[g] > cap[queue[0]] or persistent_used[queue[0]] + persistent[g] > memory[queue[0]]
             ):
-                turn.pop(0)
-            d = turn[0]
-            if stays[d] + persistent[g] > memory[d]:
-                d = int(np.where(row, memory - stays, -np.inf).argmax())
+                queue.pop(0)
+            d = queue[0]
+            if persistent_used[d] + persistent[g] > memory[d]:
+                d = int(np.where(row, memory - persistent_used, -np.inf).argmax())
             device[g] = d
             used[d] += need[g]
-            stays[d] += persistent[g]
+            persistent_used[d] += persistent[g]
     return device
 
 
@@ -87,7 +87,7 @@ class MEtf(Policy):
         warm_up(favourites=self.has_favourites)
 
     def favourites(self, problem: Problem) -> NDArray[np.int64] | None:
-        """[n] child that each operation's device waits for; None if devices do not wait."""
+        """[n] the child (reader) that each operation's device waits for, or -1; None if no device waits."""
         return None
 
     def place(self, task: Task, rng: Generator) -> Placement:
@@ -100,7 +100,7 @@ class MEtf(Policy):
 
 
 class MSct(MEtf):
-    """`m_etf` where a device waits for the favourite child of its last operation. Section 3.3.
+    """`m_etf`, but a device waits for the favourite child of its last operation. Section 3.3.
 
     After the small communication times schedule of Hanen and Munier 1995.
     """
@@ -113,7 +113,7 @@ class MSct(MEtf):
 
 
 class Edges(NamedTuple):
-    """Distinct pairs of kernels where one reads from the other, with the seconds of their largest tensor."""
+    """Distinct pairs of kernels of which `target` reads from `source`, with the seconds to send their largest tensor."""
 
     source: NDArray[np.int64]  # [e]
     target: NDArray[np.int64]  # [e]
@@ -121,7 +121,7 @@ class Edges(NamedTuple):
 
 
 def edges(problem: Problem) -> Edges:
-    """The edges of the linear program. Sources have none, because they follow their consumers."""
+    """The edges of the linear program. Sources have none, because they are placed with their consumers."""
     graph, group, size = problem.graph, problem.grouping.group_of, problem.cluster.size
     d = np.flatnonzero(accelerators(problem).any(axis=0))
     apart = np.ix_(d, d) if len(d) > 1 else np.ix_(range(size), range(size))
@@ -178,7 +178,7 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
     limit = np.concatenate([-own[source] - seconds, -own[ends], np.ones(2 * n)])
     bounds = np.zeros((last + 1, 2))
     bounds[:m, 1], bounds[m:, 1] = 1, np.inf
-    # simplex: interior point and the dual program are slower on some graphs, and find a different one of many optima
+    # by simplex: interior point and the dual program are slower on some graphs, and find another of many optima
     result = linprog(
         np.arange(last + 1) == last, matrix, limit, bounds=bounds, method="highs", options={"time_limit": lp_seconds}
     )

@@ -1,4 +1,4 @@
-"""The best of several proposals."""
+"""Evaluates several proposals, and takes the best."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from placekit_core import NotApplicable, Placement, Policy, Problem, Task
 from placekit_heuristics.expert_options import DataParallelOptions
-from placekit_heuristics.experts import of_operations, with_first_readers
+from placekit_heuristics.experts import fill_from_readers, place_operations
 from placekit_heuristics.simple import devices_of, or_single_device
 
 
@@ -52,10 +52,10 @@ class DataParallel(Policy):
         shared = np.flatnonzero(wanted < 0)
         if len(shared):
             wanted[shared] = self._holders(problem, gpus, cpus)[shared]
-        return of_operations(task, wanted)
+        return place_operations(task, wanted)
 
     def _holders(self, problem: Problem, gpus: NDArray[np.int16], cpus: list[int]) -> NDArray[np.int16]:
-        """[n] device of each operation, for operations that belong to no tower."""
+        """[n] the device that option `parameters` gives to operations that belong to no tower."""
         where = self.options.parameters
         if where == "spread":
             return _spread(problem, gpus)
@@ -71,7 +71,7 @@ class DataParallel(Policy):
 def _spread(problem: Problem, gpus: NDArray[np.int16]) -> NDArray[np.int16]:
     """[n] parameters with their state and updates (co-location sets) spread evenly over the GPUs, the largest first.
 
-    Other operations go with their first reader: averages go with the updates that read them.
+    Other operations go with their first reader; so averages of gradients go with the updates that read them.
     """
     graph = problem.graph
     sets = np.where(graph.colocate >= 0, graph.colocate, -1)
@@ -82,4 +82,4 @@ def _spread(problem: Problem, gpus: NDArray[np.int16]) -> NDArray[np.int16]:
         holder[s], load[g] = gpus[g], load[g] + size[s]
     result = np.full(graph.n, -1, np.int16)
     result[sets >= 0] = holder[sets[sets >= 0]]
-    return with_first_readers(graph, result, int(gpus[0]))
+    return fill_from_readers(graph, result, int(gpus[0]))

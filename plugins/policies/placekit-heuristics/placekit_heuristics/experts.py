@@ -34,8 +34,8 @@ class Family:
     Attributes:
         name: name of the family.
         what: the structure of its networks, in words.
-        find: returns this structure; empty if a network does not have it.
-        rule: a key of `RULES`, or `single`; empty: the option `inception` decides.
+        find: finds this structure in a network; the result is empty if the network does not have it.
+        rule: how to place it: a key of `RULES`, or `single`; empty: the option `inception` decides.
     """
 
     name: str
@@ -44,20 +44,20 @@ class Family:
     rule: str
 
 
-def _chained(modules: Modules) -> list[Block]:
-    """Blocks of parallel branches, if each block reads at most one tensor, the output of the block before it."""
+def _block_chain(modules: Modules) -> list[Block]:
+    """Blocks of parallel branches, if they form a chain: each reads at most one output of an operation outside it."""
     blocks = branch_blocks(modules)
     return blocks if all(len(block.reads) <= 1 for block in blocks) else []
 
 
-FAMILIES = (  # the first family that a graph belongs to counts
+FAMILIES = (  # a graph belongs to the first family whose structure it has
     # Mirhoseini, 4.2: "For RNNLM and NMT, we put each LSTM layer on a device. For NMT, we also put the attention mechanism and
     # the softmax layer on the same device with the highest LSTM layer, and we put the embedding layer on the same device with
     # the first LSTM layer." Placeto (3.2) and Post (4) say the same.
     Family("recurrent", "cells that read the state of their previous call", recurrent_stacks, "layers"),
     # Mirhoseini, 4.2: "we heuristically partition the model into contiguous parts that have roughly the same number of layers".
     # Post: "places the entire model on a single GPU for Inception-V3 and ResNet".
-    Family("inception", "a chain of modules that concatenate parallel branches", _chained, ""),
+    Family("inception", "a chain of modules that concatenate parallel branches", _block_chain, ""),
     # Placeto, 3.2: "for vision models, we place each parallel branch on a different device".
     Family(
         "cells", "modules that concatenate parallel branches, and read several such modules", branch_blocks, "branches"
@@ -90,7 +90,7 @@ class Expert(Policy):
                 rule = family.rule or self.options.inception
                 if rule == "single":
                     return problem.placement(fastest_single(problem, gpus))
-                return of_operations(task, complete(modules, RULES[rule](problem, modules, structure, gpus), gpus))
+                return place_operations(task, fill_gaps(modules, RULES[rule](problem, modules, structure, gpus), gpus))
         raise NotApplicable(
             f"no expert's placement is defined for {problem.graph.name!r}",
             "its modules have none of these structures: "
@@ -131,7 +131,7 @@ def branches(problem: Problem, modules: Modules, blocks: list[Block], gpus: list
     members: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for v, path in enumerate(modules.module):
         block = next((block_of[p] for p in prefixes(path) if p in block_of), None)
-        branch = block.branch_of.get(modules.key(v, block.path, block.base), -1) if block else -1
+        branch = block.branch_of.get(modules.key(v, block.path, block.container), -1) if block else -1
         if block and branch >= 0:
             members[block.path, branch].append(v)
     cost = {key: float(seconds[rows].sum()) for key, rows in members.items()}
@@ -178,31 +178,31 @@ def _seconds(problem: Problem, device: int) -> NDArray[np.float64]:
     return np.where(problem.op_allowed[:, device], problem.op_s[:, device], 0.0)
 
 
-def complete(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
-    """Fill in the rest: a gradient goes with its forward operation, or with an input; a source with its first reader."""
+def fill_gaps(modules: Modules, wanted: Wanted, gpus: list[int]) -> Wanted:
+    """Replace -1: a kernel goes with its forward operation, or with one that it reads; any other with its first reader."""
     graph, result = modules.graph, wanted.copy()
     for v in graph.topological_order.tolist():
         if result[v] < 0 and graph.kernel[v]:
             before = [int(modules.forward_of[v]), *graph.tensor_producer[graph.inputs(v)].tolist()]
             result[v] = next((result[u] for u in before if u >= 0 and result[u] >= 0), -1)
-    return with_first_readers(graph, result, gpus[0])
+    return fill_from_readers(graph, result, gpus[0])
 
 
-def with_first_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
-    """`wanted`, but instead of -1 the device of the first reader, or `other` for an operation without readers."""
+def fill_from_readers(graph: Graph, wanted: Wanted, other: int) -> Wanted:
+    """Replace -1 by the device of the first reader, or by `other` for an operation without readers. Returns a copy."""
     result = wanted.copy()
-    for v in graph.topological_order[::-1].tolist():  # readers before what they read
+    for v in graph.topological_order[::-1].tolist():  # readers come before the operations that they read from
         if result[v] < 0:
             readers = (int(r) for t in graph.outputs(v) for r in graph.consumers(t))
             result[v] = next((result[r] for r in readers), other)
     return result
 
 
-def of_operations(task: Task, wanted: Wanted) -> Placement:
+def place_operations(task: Task, wanted: Wanted) -> Placement:
     """Place each group on the device that `wanted` [n] gives most of its seconds, or most of its operations if it takes no time.
 
-    A group that may not run there goes to the allowed device that is fastest for all such groups. A note reports operations
-    that are elsewhere because of their group.
+    A group that may not run there goes to the allowed device that is fastest for all such groups. A note counts operations
+    that are on another device than wanted because of their group.
     """
     problem = task.problem
     rows = np.arange(problem.graph.n)

@@ -1,4 +1,4 @@
-"""Recognises the structures that experts use, from the modules of a graph's operations.
+"""Recognises the structures of networks that expert placements refer to, from the modules of a graph's operations.
 
 All functions look at the kernels of the forward phase: their modules (column `module`), their call index in this module and in
 the modules around it (`call_path`, or `call`), and the tensors that they read.
@@ -25,15 +25,15 @@ class Block:
     Attributes:
         path: path of the module.
         level: of each branch: 0 if it reads no other branch, else more than the levels of the branches that it reads.
-        branch_of: the branch of each key of `Modules.key`: of a submodule, or of an operation of the module itself.
-        base: path of the container whose submodules have keys of their own.
+        branch_of: the branch that each key (`Modules.key`: a submodule, or an operation of the module itself) belongs to.
+        container: path of the module whose submodules are the branches, or parts of them: `path`, or a list of modules in it.
         reads: forward kernels outside the module that its kernels read.
     """
 
     path: str
     level: list[int]
     branch_of: dict[str, int]
-    base: str
+    container: str
     reads: frozenset[int]
 
 
@@ -77,12 +77,12 @@ class Modules:
         """Forward kernels outside a module that its kernels read."""
         return frozenset(u for v in self.inside[path] for u in self.producers[v]) - frozenset(self.inside[path])
 
-    def key(self, v: int, path: str, base: str) -> str:
-        """Key of an operation in `path`: its submodule of `base` or, outside `base`, of `path`.
+    def key(self, v: int, path: str, container: str) -> str:
+        """The key of operation v of module `path`: its submodule of `container`, or else its submodule of `path`.
 
         An operation of the module itself has its own number as key, or that of its forward operation.
         """
-        for parent in (base, path):
+        for parent in (container, path):
             if self.module[v].startswith(f"{parent}."):
                 return f"{parent}.{self.module[v].removeprefix(f'{parent}.').partition('.')[0]}"
         return f"#{v if self.forward_of[v] < 0 else self.forward_of[v]}"
@@ -97,9 +97,8 @@ def prefixes(path: str) -> list[str]:
 def recurrent_stacks(modules: Modules) -> list[list[str]]:
     """Stacks of recurrent layers, each from the first layer to the last.
 
-    A layer is a module with several calls, where a call directly reads an output of an earlier call of the same module: the
-    state. Only the innermost such modules count, so the cells and not the decoder around them. The layers of one parent
-    module are a stack.
+    A layer is a module with several calls, of which one directly reads an output (the state) of an earlier one. Only the
+    innermost such modules count: the cells, and not the decoder around them. The layers of one parent module are a stack.
     """
     graph = modules.graph
     call_path = graph.columns.get("call_path")
@@ -136,30 +135,30 @@ def branch_blocks(modules: Modules) -> list[Block]:
 
 
 def _block(modules: Modules, path: str) -> Block | None:
-    """`path` as a block, if its last concatenation joins branches with convolutions, and two of these can run side by side."""
+    """Module `path` as a block; None unless its last concatenation joins branches with convolutions, two of them independent."""
     inside = modules.inside[path]
     within = set(inside)
     joins = [v for v in inside if modules.module[v] == path and modules.is_type(v, CONCATENATION)]
     if not joins:
         return None
     joined = [u for u in modules.producers[joins[-1]] if u in within]
-    base = _base(path, [modules.module[u] for u in joined])
-    before = _ancestors(modules, joined) & within
-    key = {v: modules.key(v, path, base) for v in inside if v in before}
-    after: defaultdict[str, set[str]] = defaultdict(set)
-    ahead: defaultdict[str, set[str]] = defaultdict(set)
+    container = _container(path, [modules.module[u] for u in joined])
+    feeding = _ancestors(modules, joined) & within
+    key = {v: modules.key(v, path, container) for v in inside if v in feeding}
+    next_keys: defaultdict[str, set[str]] = defaultdict(set)
+    previous_keys: defaultdict[str, set[str]] = defaultdict(set)
     for v, own in key.items():
         for u in modules.producers[v]:
             if key.get(u, own) != own:
-                after[key[u]].add(own)
-                ahead[own].add(key[u])
-    last = {key[u] for u in joined}
+                next_keys[key[u]].add(own)
+                previous_keys[own].add(key[u])
+    ends = {key[u] for u in joined}
     branch: dict[str, int] = {}
     level: list[int] = []
     for v, own in key.items():
-        [only] = ahead[own] if len(ahead[own]) == 1 else [""]
-        if own not in branch and only in branch and after[only] == {own} and only not in last:
-            branch[own] = branch[only]  # a chain of submodules is one branch
+        [previous] = previous_keys[own] if len(previous_keys[own]) == 1 else [""]
+        if own not in branch and previous in branch and next_keys[previous] == {own} and previous not in ends:
+            branch[own] = branch[previous]  # a chain of submodules is one branch
         elif own not in branch:
             branch[own] = len(level)
             level.append(0)
@@ -168,10 +167,10 @@ def _block(modules: Modules, path: str) -> Block | None:
         level[own_branch] = max([level[own_branch], *(level[b] + 1 for b in others)])
     submodules = [level[b] for b in {b for own, b in branch.items() if not own.startswith("#")}]
     parallel = len(set(submodules)) < len(submodules) and modules.convolves(list(key))
-    return Block(path, level, branch, base, modules.reads_outside(path)) if parallel else None
+    return Block(path, level, branch, container, modules.reads_outside(path)) if parallel else None
 
 
-def _base(path: str, joined: list[str]) -> str:
+def _container(path: str, joined: list[str]) -> str:
     """The container of the branches: `path`, or a submodule (a list of modules) that contains all of `joined`."""
     base = path
     while True:

@@ -1,4 +1,4 @@
-"""The meta-operations of a graph, in the order in which `enumerative` places them."""
+"""Finds the meta-operations of a graph, in the order in which `enumerative` places them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def from_columns(graph: Graph) -> list[Step]:
 def recovered(graph: Graph) -> list[Step]:
     """Runs of consecutive kernels with the same operator, number of FLOPs and depth, in topological order.
 
-    In the graphs that Doppler's authors published, these are the shard and reduce operations of the paper's
-    meta-operations: the blocks of every expression are written together, and then its formations.
+    In the graphs that Doppler's authors published, a run is the shard or the reduce operations of one meta-operation of the
+    paper: the file lists all blocks of an expression, then its formations (sums of blocks).
     """
     kernels = np.flatnonzero(graph.kernel)
     properties = np.stack([graph.op_type.codes, graph.flops, graph.depth])[:, kernels]
@@ -55,7 +55,7 @@ def recovered(graph: Graph) -> list[Step]:
 
 
 def _in_order(graph: Graph, unit: NDArray[np.integer], names: list[str]) -> list[Step]:
-    """The kernels of each unit, in topological order of the units; ties in the order of the graph."""
+    """The kernels of each unit (`unit` [n] has its number), in topological order of the units; ties in the order of the graph."""
     kernels = np.flatnonzero(graph.kernel)
     found, first = np.unique(unit[kernels], return_index=True)
     found = found[np.argsort(first)]

@@ -16,18 +16,18 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import MessagePassing
 
 from placekit_placeto.arrays import SLOPE, STATIC, Episodes, Groups, Rules
-from placekit_placeto.per_device import FIRST, draw_devices
+from placekit_placeto.per_device import LAST_LAYER_SCALE, draw_devices
 from placekit_placeto.prepared import as_matrix
 
 FLAGS = 2
-"""Features of a group besides its own and its device: whether it is the current one, whether it was visited."""
+"""Number of features that depend on the step: whether the group is the current one, and whether it was visited."""
 SETS = 3
 """Groups that reach the current one, groups that it reaches, and the others: the paper's pooling (figure 2)."""
-_AT_ONCE = 2_000_000  # numbers in the largest array of a part whose gradient is computed at once
+_LARGEST_ARRAY = 2_000_000  # most numbers in an array; steps are split into parts to stay below
 
 
-class PaperScene:
-    """A problem, for the network."""
+class PaperInput:
+    """A problem as the tensors that the network reads."""
 
     def __init__(self, groups: Groups, rules: Rules) -> None:
         g = len(groups.static)
@@ -63,12 +63,12 @@ class Messages(MessagePassing):  # type: ignore[misc]  # torch-geometric has no 
         return _dense(total, (weight[2], bias[2]), (weight[3], bias[3]))
 
     def message(self, x_j: Tensor) -> Tensor:
-        """What a neighbour sends."""
+        """The message of each neighbour: its f(x)."""
         return x_j
 
 
 class PaperNetwork(nn.Module):
-    """Embeddings by messages along the graph and against it, pooled over three sets of groups, and a head per decision."""
+    """Embeddings by messages along the graph and against it, sums of these over three sets of groups, and a head."""
 
     def __init__(self, size: int, rounds: int, devices: int, rules: Rules) -> None:
         super().__init__()
@@ -85,10 +85,10 @@ class PaperNetwork(nn.Module):
             if name.endswith("bias"):
                 values = torch.zeros(shape)
             else:
-                values = torch.randn(shape) * (FIRST if name == "head_out" else 1.0) / shape[-2] ** 0.5
+                values = torch.randn(shape) * (LAST_LAYER_SCALE if name == "head_out" else 1.0) / shape[-2] ** 0.5
             self.register_parameter(name, nn.Parameter(values))
 
-    def log_p(self, q: PaperScene, device: Tensor, visited: Tensor, current: Tensor) -> Tensor:
+    def log_p(self, q: PaperInput, device: Tensor, visited: Tensor, current: Tensor) -> Tensor:
         """[n, D] log-probabilities of the devices of the groups `current` [n], in n states.
 
         Args:
@@ -123,8 +123,8 @@ class PaperNetwork(nn.Module):
         head = ((p.head_in, p.head_in_bias), (p.head, p.head_bias), (p.head_out, p.head_out_bias))
         return _dense(torch.cat(seen, dim=1), *head).masked_fill(~q.allowed[current], -torch.inf).log_softmax(dim=1)
 
-    def walk(self, q: PaperScene, e: Episodes, explore: bool) -> None:
-        """Fill `device` and `log_p` of the episodes, all of them in lock step."""
+    def walk(self, q: PaperInput, e: Episodes, explore: bool) -> None:
+        """Run the episodes step by step, all of them together; fills their `device` and `log_p`."""
         n, steps = e.order.shape
         device = torch.from_numpy(e.start.astype(np.int64))
         visited, rows = torch.zeros(device.shape, dtype=torch.bool), torch.arange(n)
@@ -137,14 +137,14 @@ class PaperNetwork(nn.Module):
             e.log_p[:, t], e.device[:, t] = log_p, chosen
             device[rows, current], visited[rows, current] = torch.from_numpy(chosen), True
 
-    def judge(self, q: PaperScene, e: Episodes) -> Tensor:
+    def step_log_p(self, q: PaperInput, e: Episodes) -> Tensor:
         """[n, T, D] log-probabilities of all steps of the episodes, with autograd."""
         states = _states(e)
         n, steps, g = states[0].shape
         flat = [torch.from_numpy(x).flatten(0, 1) for x in (*states, e.order.astype(np.int64))]
-        size = max(1, _AT_ONCE // (g * self.get_parameter("embed").shape[1]))
+        size = max(1, _LARGEST_ARRAY // (g * self.get_parameter("embed").shape[1]))
         parts = zip(*(torch.split(x, size) for x in flat), strict=True)
-        # what a part needs to go back is computed again then: a graph of all states would take gigabytes
+        # checkpoint recomputes each part in the backward pass: an autograd graph of all states would take gigabytes
         found = [checkpoint(self.log_p, q, *part, use_reentrant=False) for part in parts]
         return torch.cat(found).reshape(n, steps, self.devices)
 

@@ -1,9 +1,9 @@
 """The network that scores each device by what is on it: `policy.head=per_device`.
 
-The embeddings are those of section 2.2 without device and flags, so they are computed once for all steps of all episodes. The
-placement enters in the sums: l's outputs are summed over the groups of a set that are on one device, for each device
-(`state.py`). The same head scores every device from its own sums, so nothing depends on how devices are numbered or how many
-there are.
+The embeddings are those of section 2.2, but without devices and flags among the features: they are the same for all steps and
+episodes, and computed once. The placement enters by the sums: for each device and set of groups, the outputs of network l are
+summed over the groups of the set that are on the device (`state.py`). The same head scores each device from its own sums, so it
+works for any number of devices, in any order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from placekit_core import Problem
 from placekit_placeto.arrays import SLOPE, STATIC, Episodes, Groups, Rules
-from placekit_placeto.prepared import longest_ways, mean_seconds
+from placekit_placeto.prepared import longest_paths, mean_seconds
 from placekit_placeto.state import (
     NUMBERS,
     SETS,
@@ -29,22 +29,22 @@ from placekit_placeto.state import (
     State,
     View,
     begin_visit,
-    look_all,
+    observe_all,
     place_all,
     replay,
-    replay_back,
+    replay_gradients,
     view_of,
 )
 
 LEVELS = 2
-"""Features of a group that the option `schedule` adds: the longest ways to it and from it, over the longest way of the graph."""
-FIRST = 0.1
-"""Factor on the weights of the last layer: at first, the devices of a decision are about equally likely."""
-_AT_ONCE = 4_000_000  # elements of the largest array of a part
+"""Number of features of a group that option `schedule` adds: the longest paths to it and from it, over the graph's longest."""
+LAST_LAYER_SCALE = 0.1
+"""Factor on the initial weights of the last layer, so that at first all devices are about equally likely."""
+_LARGEST_ARRAY = 4_000_000  # most numbers in an array; steps are split into parts to stay below
 
 
-class Scene:
-    """A problem, for the network."""
+class NetworkInput:
+    """A problem as the tensors that the network reads."""
 
     def __init__(self, problem: Problem, groups: Groups, rules: Rules) -> None:
         self.view = view_of(problem, groups, rules)
@@ -56,18 +56,18 @@ class Scene:
             )
             for d in range(2)
         ]
-        to, onward = longest_ways(problem.grouped, mean_seconds(problem))
+        to, onward = longest_paths(problem.grouped, mean_seconds(problem))
         levels = np.stack([to, onward], axis=1) / max(float(to.max()), 1e-12)
         self.static = torch.from_numpy(np.hstack([groups.static, levels]).astype(np.float32))  # [g, STATIC + LEVELS]
 
 
 class SideBySide(nn.Module):
-    """`SETS` networks of two layers, each on its own rows."""
+    """`SETS` networks of two layers, one for each set of groups, computed together."""
 
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for width in (inputs, size):  # as torch's nn.Linear begins
+        for width in (inputs, size):  # initialised as nn.Linear is
             self.weights.append((torch.rand(SETS, width, size) * 2 - 1) / width**0.5)
             self.biases.append((torch.rand(SETS, 1, size) * 2 - 1) / width**0.5)
 
@@ -77,10 +77,10 @@ class SideBySide(nn.Module):
         return torch.baddbmm(self.biases[1], hidden, self.weights[1])
 
 
-class Seen(torch.autograd.Function):
-    """[n, T, SETS, D, H] the sums and [n, T, D, NUMBERS + TIMES] the numbers at each step.
+class ReplayedSums(torch.autograd.Function):
+    """Computes the sums [n, T, SETS, D, H] and numbers [n, T, D, NUMBERS + TIMES] of all steps of given episodes.
 
-    `pooled` [SETS, g, H] gets gradients."""
+    Gradients go to `pooled` [SETS, g, H], the outputs of l, through the sums."""
 
     @staticmethod
     def forward(ctx: Any, pooled: Tensor, view: View, e: Episodes) -> tuple[Tensor, Tensor]:
@@ -97,10 +97,10 @@ class Seen(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *back: Tensor) -> tuple[Tensor, None, None]:
-        """See `state.replay_back`."""
+        """See `state.replay_gradients`."""
         pooled_back = np.zeros(ctx.shape, np.float32)
         start = State.of(ctx.view, ctx.episodes.start)
-        replay_back(ctx.view, start, ctx.episodes, back[0].contiguous().numpy(), pooled_back)
+        replay_gradients(ctx.view, start, ctx.episodes, back[0].contiguous().numpy(), pooled_back)
         return torch.from_numpy(pooled_back), None, None
 
 
@@ -116,11 +116,11 @@ class PerDevice(nn.Module):
         self.l, self.h = SideBySide(2 * size, size), SideBySide(size, size)
         last = nn.Linear(2 * size, 1)
         with torch.no_grad():
-            last.weight.mul_(FIRST)
-        self.width = (2 + 2 * SETS) * size + self.numbers  # of what the head sees of a device
+            last.weight.mul_(LAST_LAYER_SCALE)
+        self.width = (2 + 2 * SETS) * size + self.numbers  # inputs of the head for a device
         self.head = nn.Sequential(_layers(self.width, 4 * size, 2 * size), nn.LeakyReLU(SLOPE), last)
 
-    def embeddings(self, q: Scene) -> tuple[Tensor, Tensor]:
+    def embeddings(self, q: NetworkInput) -> tuple[Tensor, Tensor]:
         """[g, 2H] the embeddings of both directions, and [SETS, g, H] the outputs of l."""
         first = leaky_relu(self.embed(q.static[:, : self.embed.in_features]), SLOPE)
         ends = []
@@ -135,8 +135,8 @@ class PerDevice(nn.Module):
         both = torch.cat(ends, dim=1)
         return both, self.l(both.expand(SETS, -1, -1))
 
-    def log_p(self, q: Scene, both: Tensor, v: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
-        """[n, D] log-probabilities of the devices of the current groups v [n], with `state.look`'s sums [n, SETS, D, H] and
+    def log_p(self, q: NetworkInput, both: Tensor, v: Tensor, sums: Tensor, numbers: Tensor) -> Tensor:
+        """[n, D] log-probabilities of the devices of the current groups v [n], with `state.observe`'s sums [n, SETS, D, H] and
         numbers [n, D, ...]."""
         n, _, devices, _ = sums.shape
         own = torch.zeros_like(both[v]) if self.rules.whole else both[v]
@@ -146,8 +146,8 @@ class PerDevice(nn.Module):
         score: Tensor = self.head(seen)[:, :, 0]
         return score.masked_fill(~q.allowed[v], -torch.inf).log_softmax(dim=1)
 
-    def walk(self, q: Scene, e: Episodes, explore: bool) -> None:
-        """Fill `device` and `log_p` of the episodes, all of them in lock step."""
+    def walk(self, q: NetworkInput, e: Episodes, explore: bool) -> None:
+        """Run the episodes step by step, all of them together; fills their `device` and `log_p`."""
         both, pooled = self.embeddings(q)
         (n, steps), (g, devices) = e.order.shape, q.allowed.shape
         state, order, outputs = State.of(q.view, e.start), e.order.astype(np.int64), pooled.contiguous().numpy()
@@ -156,29 +156,29 @@ class PerDevice(nn.Module):
             if t % g == 0:
                 begin_visit(state)
             v = np.ascontiguousarray(order[:, t])
-            look_all(q.view, state, v, outputs, sums.numpy(), numbers.numpy())
+            observe_all(q.view, state, v, outputs, sums.numpy(), numbers.numpy())
             log_p = self.log_p(q, both, torch.from_numpy(v), sums, numbers).numpy()
             chosen = draw_devices(log_p, e.draw[:, t]) if explore else log_p.argmax(axis=1)
             e.log_p[:, t], e.device[:, t] = log_p, chosen
             place_all(q.view, state, v, chosen)
 
-    def judge(self, q: Scene, e: Episodes) -> Tensor:
+    def step_log_p(self, q: NetworkInput, e: Episodes) -> Tensor:
         """[n, T, D] log-probabilities of all steps of the episodes, with autograd."""
         both, pooled = self.embeddings(q)
         (n, steps), devices = e.order.shape, q.allowed.shape[1]
-        sums, numbers = Seen.apply(pooled, q.view, e)  # type: ignore[no-untyped-call]  # torch's
+        sums, numbers = ReplayedSums.apply(pooled, q.view, e)  # type: ignore[no-untyped-call]  # torch's
         rows = torch.from_numpy(e.order.astype(np.int64)), sums, numbers
-        size = max(1, _AT_ONCE // (devices * self.width))
+        size = max(1, _LARGEST_ARRAY // (devices * self.width))
         parts = list(zip(*(torch.split(x.flatten(0, 1), size) for x in rows), strict=True))
         if len(parts) == 1:
             found = [self.log_p(q, both, *parts[0])]
-        else:  # what the head needs to go back is computed again then: only the sums are held for all
+        else:  # checkpoint recomputes the head in the backward pass: only the sums of all steps stay in memory
             found = [checkpoint(self.log_p, q, both, *part, use_reentrant=False) for part in parts]
         return torch.cat(found).reshape(n, steps, devices)
 
 
 def draw_devices(log_p: NDArray[np.float32], draw: NDArray[np.float64]) -> NDArray[np.int64]:
-    """[n] devices drawn from [n, D]; the last one that is allowed, should rounding leave a gap."""
+    """[n] devices drawn with the log-probabilities [n, D]; if rounding leaves a gap at the end, the last allowed device."""
     total = np.exp(log_p.astype(np.float64)).cumsum(axis=1)
     last = log_p.shape[1] - 1 - np.isfinite(log_p)[:, ::-1].argmax(axis=1)
     return np.asarray(np.minimum((total <= draw[:, None]).sum(axis=1), last))

@@ -1,4 +1,4 @@
-"""Policy `placeto`: places one group after the other anew, and sees the placement so far (Addanki et al. 2019)."""
+"""Policy `placeto`: moves one group after another, given the placement so far (Addanki et al. 2019)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from torch import nn
 from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts, Teaches
 from placekit_placeto import PlacetoOptions
 from placekit_placeto.arrays import Episodes, Groups, Rules
-from placekit_placeto.paper import PaperNetwork, PaperScene
-from placekit_placeto.per_device import PerDevice, Scene
+from placekit_placeto.paper import PaperInput, PaperNetwork
+from placekit_placeto.per_device import NetworkInput, PerDevice
 from placekit_placeto.prepared import groups_of, one_device
 
-_HELD = 64  # problems that are kept ready, since the problems of a family take turns
+_CACHED = 64  # most problems to keep prepared: training alternates between those of a family
 
 
 @dataclass(frozen=True, eq=False)
-class Ready:
-    """A problem, made ready for episodes; `scene` is the problem as the module sees it."""
+class Prepared:
+    """A problem, prepared for episodes; `inputs` is the input of the network: a `NetworkInput` or `PaperInput`."""
 
     groups: Groups
     topological: NDArray[np.int32]
     start: NDArray[np.int16]
-    scene: Any
+    inputs: Any
 
 
 class Placeto(TorchPolicy, ReportsKL, Teaches):
-    """Iterative placement improvement (section 2.1): an episode visits each group and places it anew.
+    """Iterative placement improvement (section 2.1): an episode visits each group, and chooses a new device for it.
 
     The network (section 2.2, or `per_device.py`) sees the groups with their present devices. Any `explore` above 0 draws
     devices from the softmax, and orders and starts at random if the options say so. 0 takes the likeliest devices; a random
@@ -53,7 +53,7 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
         super().__init__(options, **values)
         o = self.options
         self.rules = Rules(residual=o.residual, whole=o.pooling == "graph")
-        self._ready: dict[str, Ready] = {}
+        self._prepared: dict[str, Prepared] = {}
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
@@ -64,36 +64,36 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         super().build(problems, rng)
-        self._ready.clear()
-        if self.options.head == "per_device":  # it compiles; while a policy is built, no budget's clock runs
+        self._prepared.clear()
+        if self.options.head == "per_device":  # compile its loops now, because the budget's clock does not run yet
             rng = np.random.default_rng(0)
             self.rollout(problems[0], 1, rng)
             self.imitate(problems[0], self.teach(problems[0], 1, rng), rng)
 
-    def ready(self, problem: Problem) -> Ready:
-        """The problem made ready. Raises PlacekitError if it has more devices than there is room for."""
+    def prepared(self, problem: Problem) -> Prepared:
+        """The problem, prepared. Raises PlacekitError if it has more devices than the network has room for."""
         room = self.module.devices if isinstance(self.module, PaperNetwork) else problem.cluster.size
         if problem.cluster.size > room:
             raise PlacekitError(
                 f"policy {self.name!r} was built for {room} devices, {problem.cluster.name!r} has {problem.cluster.size}",
                 f"train it with policy.max_devices={problem.cluster.size}, or more",
             )
-        found = self._ready.get(problem.fingerprint)
+        found = self._prepared.get(problem.fingerprint)
         if found is None:
-            while len(self._ready) >= _HELD:
-                del self._ready[next(iter(self._ready))]
+            while len(self._prepared) >= _CACHED:
+                del self._prepared[next(iter(self._prepared))]
             order = problem.grouped.topological_order.astype(np.int32)
             groups = groups_of(problem, room, self.options.sums)
             per_device = isinstance(self.module, PerDevice)
-            scene = Scene(problem, groups, self.rules) if per_device else PaperScene(groups, self.rules)
-            found = self._ready[problem.fingerprint] = Ready(groups, order, one_device(problem), scene)
+            inputs = NetworkInput(problem, groups, self.rules) if per_device else PaperInput(groups, self.rules)
+            found = self._prepared[problem.fingerprint] = Prepared(groups, order, one_device(problem), inputs)
         return found
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        ready = self.ready(problem)
-        e = self._episodes(problem, ready, n, rng, explore > 0)
+        prepared = self.prepared(problem)
+        e = self._episodes(problem, prepared, n, rng, explore > 0)
         with self.fixed_threads(), torch.no_grad():
-            self.module.walk(ready.scene, e, explore > 0)
+            self.module.walk(prepared.inputs, e, explore > 0)
         placed = e.start.copy()
         for t in range(e.order.shape[1]):
             placed[np.arange(n), e.order[:, t]] = e.device[:, t]
@@ -109,13 +109,13 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
         )
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """Episodes in which each group goes where the critical path has it, with random ties (Yao et al. 2026, appendix H.4).
+        """Episodes that move each group to its device in a `critical_path` schedule with random ties, for `imitate`.
 
-        That paper lets Placeto imitate and does not say how. The rule is that of `doppler`'s teacher, but in states of the
-        teacher, not of the policy: starts and orders are those of own episodes, and every group that was visited is where the
-        teacher has it.
+        Yao et al. 2026 (appendix H.4) let Placeto imitate, and do not say how. The rule is that of `doppler`'s teacher. Unlike
+        there, the states are the teacher's, not the policy's: starts and orders are as in other episodes, and each visited
+        group is on the teacher's device.
         """
-        e = self._episodes(problem, self.ready(problem), n, rng, explore > 0)
+        e = self._episodes(problem, self.prepared(problem), n, rng, explore > 0)
         scheduler, placed = ListScheduler(problem), e.start.copy()
         for i in range(n):
             scheduler.reset()
@@ -137,32 +137,35 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
         return -float((weight * self.log_prob(problem, teacher)).sum()), self.gradients(problem, teacher, weight)
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        ready, e = self.ready(problem), _again(rollouts)
-        log_p = self.module.judge(ready.scene, e)
+        prepared, e = self.prepared(problem), _episodes_of(rollouts)
+        log_p = self.module.step_log_p(prepared.inputs, e)
         device = torch.from_numpy(rollouts.device.astype(np.int64))
         entropy = -(log_p.exp() * log_p.masked_fill(torch.isneginf(log_p), 0.0)).sum(dim=2)
         return Decisions(log_p.gather(2, device[:, :, None])[:, :, 0], entropy, log_p)
 
-    def _episodes(self, problem: Problem, ready: Ready, n: int, rng: Generator, explore: bool) -> Episodes:
-        """n episodes that have not begun."""
+    def _episodes(self, problem: Problem, prepared: Prepared, n: int, rng: Generator, explore: bool) -> Episodes:
+        """n episodes before their first step."""
         o, g = self.options, problem.g
         steps = o.visits * g
         rng = rng if explore else np.random.default_rng(o.order_seed)
-        order = np.tile(ready.topological, (n, o.visits))
+        order = np.tile(prepared.topological, (n, o.visits))
         if o.order == "random":
             for i in range(n):
                 own = np.random.default_rng([o.order_seed, int(rng.integers(o.orders))]) if o.orders else rng
                 order[i] = np.concatenate([own.permutation(g) for _ in range(o.visits)])
-        start = np.tile(ready.start, (n, 1))
+        start = np.tile(prepared.start, (n, 1))
         if o.start == "random":
             start[:] = np.where(problem.allowed, rng.random((n, *problem.allowed.shape)), -1.0).argmax(axis=2)
         draw = rng.random((n, steps)) if explore else np.zeros((n, steps))
-        device, log_p = np.zeros((n, steps), np.int16), np.zeros((n, steps, ready.groups.allowed.shape[1]), np.float32)
+        device, log_p = (
+            np.zeros((n, steps), np.int16),
+            np.zeros((n, steps, prepared.groups.allowed.shape[1]), np.float32),
+        )
         return Episodes(start, order, draw, device, log_p)
 
 
-def _again(rollouts: Rollouts) -> Episodes:
-    """The episodes of rollouts."""
+def _episodes_of(rollouts: Rollouts) -> Episodes:
+    """The episodes that `rollouts` record."""
     assert rollouts.start is not None
     return Episodes(
         np.ascontiguousarray(rollouts.start.device, np.int16),

@@ -1,4 +1,4 @@
-"""A problem as the network sees it."""
+"""Prepares a problem for the networks: neighbours, ancestors, longest paths and features of its groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def groups_of(problem: Problem, devices: int, sums: Literal["scaled", "plain"]) 
     graph, g = problem.grouped, problem.g
     source, target, _ = edges(graph)
     sides = (_senders(g, source, target), _senders(g, target, source))
-    before = reaching(graph, source, target)
+    before = ancestor_bits(graph, source, target)
     allowed = np.zeros((g, devices), np.bool_)
     allowed[:, : problem.cluster.size] = problem.allowed
     pointer = np.stack([pointer for pointer, _ in sides])
@@ -36,21 +36,21 @@ def groups_of(problem: Problem, devices: int, sums: Literal["scaled", "plain"]) 
 
 
 def edges(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """[e] who sends, who receives, and how many bytes."""
+    """[e] the sender, the receiver and the bytes of each edge between groups."""
     source, target = graph.tensor_producer[graph.input_tensor].astype(np.int64), graph.edge_op.astype(np.int64)
     return source, target, graph.tensor_bytes[graph.input_tensor].astype(np.float64)
 
 
-def senders_of(
+def edges_by_target(
     g: int, source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Edges in the order of their targets, then sources: where each target's begin [g + 1], and the order [e]."""
+    """Edges sorted by target, then by source: where those of each target begin [g + 1], and the edges in this order [e]."""
     order = np.lexsort((source, target))
     return np.searchsorted(target[order], np.arange(g + 1)), order
 
 
-def reaching(graph: Graph, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """[g, words] bit u of row v says whether u reaches v, u not v. Sets of 64 groups at once, so n*e/64 steps at most."""
+def ancestor_bits(graph: Graph, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[g, words] the ancestors of each group: bit u of row v is set if a path leads from u to v, and u is not v."""
     g = graph.n
     found = np.zeros((g, -(-g // WORD)), np.uint64)
     pointer, senders = _senders(g, source, target)
@@ -62,8 +62,8 @@ def reaching(graph: Graph, source: NDArray[np.int64], target: NDArray[np.int64])
     return found
 
 
-def longest_ways(graph: Graph, time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[g] the times on the longest way to each group, and [g] from it to the last one, both with its own; nothing is sent."""
+def longest_paths(graph: Graph, time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[g] the time of the longest path that ends with each group, and [g] of the one that begins with it, without transfers."""
     source, target, _ = edges(graph)
     order, found = graph.topological_order, []
     for a, b, turned in ((source, target, order), (target, source, order[::-1])):
@@ -99,8 +99,8 @@ def _transposed(bits: NDArray[np.uint64], g: int) -> NDArray[np.uint64]:
 def _senders(
     g: int, source: NDArray[np.int64], target: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each target its sources: where they begin [g + 1], and the sources."""
-    pointer, order = senders_of(g, source, target)
+    """The sources of each target: where those of each begin [g + 1], and the sources [e]."""
+    pointer, order = edges_by_target(g, source, target)
     return pointer, source[order]
 
 
@@ -115,6 +115,6 @@ def _output_bytes(graph: Graph) -> NDArray[np.float64]:
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Independent of the unit and the graph's size: 0 for 0, log 2 for the mean."""
+    """log(1 + values / mean), which does not depend on their unit, nor much on the size of the graph."""
     mean = values.mean()
     return np.log1p(values / mean) if mean > 0 else np.zeros_like(values)

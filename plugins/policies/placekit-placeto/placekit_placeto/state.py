@@ -1,7 +1,7 @@
-"""What an episode has done so far, and what the network sees of it: sums over the groups on each device, and a schedule.
+"""The state of an episode, and what the per-device network sees of it: sums over the groups on each device, and a schedule.
 
-Compiled, because it is a few additions for each group at each step. Shapes: n episodes, T steps, g groups, D devices, H numbers
-of an embedding, e edges. Times are in units of the mean group's run time.
+Its loops are compiled: each step makes a few additions for each group. Shapes: n episodes, T steps, g groups, D devices,
+H numbers of an embedding, e edges. Times are in units of the mean group's run time.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -15,38 +15,38 @@ from placekit_scheduling.jit import compiled
 
 from placekit_core import Problem
 from placekit_placeto.arrays import Episodes, Floats, Groups, Ints, Rules
-from placekit_placeto.prepared import as_matrix, edges, longest_ways, mean_seconds, senders_of
+from placekit_placeto.prepared import as_matrix, edges, edges_by_target, longest_paths, mean_seconds
 
 SETS = 4
-"""Groups that reach the current one, that it reaches, and the others: those visited, and those not."""
+"""Sets of groups: ancestors of the current group, its descendants, other groups that were visited, and others that were not."""
 NUMBERS = 7
-"""What a device is scored by besides sums, without the schedule: see `look`."""
+"""Numbers of each device that the head sees besides the sums, without those of the schedule: see `observe`."""
 TIMES = 2
 """Numbers of each device that the schedule adds."""
 _BESIDE, _NONE = 2, -1  # of `View.role`
 
 
 class View(NamedTuple):
-    """A problem."""
+    """The constants of a problem."""
 
-    role: NDArray[np.int8]  # [g, g] of row v: the set of each group when v is the current one, as if visited; -1: none
+    role: NDArray[np.int8]  # [g, g] row v: the set of each group when v is the current one, if it was visited; -1: none
     share: float  # factor on the sums
     pointer: Ints  # [2, g + 1] where the senders (0) and the receivers (1) of each group begin in `near`
     near: Ints  # [2, e]
-    bytes: Floats  # [2, e] that go from or to each of them
+    bytes: Floats  # [2, e] bytes from or to each of these
     time: Floats  # [g, D] of a group on a device; 0 where it is not allowed
     load: Floats  # [g, D] the same, over each device's share of the time of all groups
     memory: Floats  # [g, D] bytes that the group keeps, over those of the device
     s_per_byte: Floats  # [D, D] from, to
     latency: Floats  # [D, D]
-    earliest_end: Floats  # [g] with nothing to send, and no device busy
+    earliest_end: Floats  # [g] end of each group if transfers took no time and no device were busy
     allowed: NDArray[np.bool_]  # [g, D]
 
 
 class State(NamedTuple):
-    """n episodes. Groups that were visited are scheduled in the order of the visits: each starts when its device is free and
-    its inputs are there. A group that was not visited yet ends as early as the graph allows; in later visits, when it ended
-    in the visit before. No transfer waits for another."""
+    """The states of n episodes, each with a schedule. A visited group starts when its device is free and its inputs are there,
+    in the order of visits. A group that was not visited yet ends as early as the graph allows; from the second visit on, when
+    it ended in the visit before. Transfers do not wait for each other."""
 
     device: Ints  # [n, g] the placement
     visited: NDArray[np.bool_]  # [n, g]
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
     @classmethod
     def of(cls, view: View, start: NDArray[np.int16]) -> State:
-        """Nothing was visited; `start` [n, g] is the placement."""
+        """The state before the first step; `start` [n, g] is the placement."""
         n, (g, devices) = len(start), view.time.shape
         return cls(
             start.astype(np.int64), np.zeros((n, g), np.bool_), np.tile(view.earliest_end, (n, 1)),
@@ -76,7 +76,7 @@ def view_of(problem: Problem, groups: Groups, rules: Rules) -> View:
     own_s = mean_seconds(problem)
     mean_s = max(float(own_s.mean()), 1e-12)
     source, target, sent = edges(problem.grouped)
-    sides = (senders_of(g, source, target), senders_of(g, target, source))
+    sides = (edges_by_target(g, source, target), edges_by_target(g, target, source))
     return View(
         role=role,
         share=groups.pooled_share * problem.cluster.size,
@@ -88,21 +88,21 @@ def view_of(problem: Problem, groups: Groups, rules: Rules) -> View:
         memory=_floats(problem.group_persistent_bytes[:, None] / problem.cluster.memory_bytes[None, :]),
         s_per_byte=_floats(routes.s_per_byte / mean_s),
         latency=_floats(routes.latency_s / mean_s),
-        earliest_end=_floats(longest_ways(problem.grouped, own_s)[0] / mean_s),
+        earliest_end=_floats(longest_paths(problem.grouped, own_s)[0] / mean_s),
         allowed=np.ascontiguousarray(problem.allowed),
     )
 
 
 @compiled
 def begin_visit(s: State) -> None:
-    """All groups are to be visited, and all devices are free."""
+    """Begin to visit all groups (again): mark none as visited, and all devices as free."""
     s.visited[:] = False
     s.free[:] = 0.0
 
 
 @compiled
 def _set_of(view: View, v: int, u: int, visited: bool) -> Any:
-    """The set that group u is in, when v is the current one; -1: none."""
+    """The set (0 to SETS - 1) of group u when v is the current one; -1: none."""
     role = view.role[v, u]
     return role + 1 if role == _BESIDE and not visited else role
 
@@ -119,9 +119,9 @@ def _start(view: View, s: State, i: int, v: int, d: int) -> Any:
 
 
 @compiled
-def look(view: View, s: State, i: int, v: int, pooled: Floats, sums: Floats, numbers: Floats) -> None:
-    """What the network sees before group v is placed in episode i: `sums` [SETS, D, H] over the groups of each set that are on
-    each device, of `pooled` [SETS, g, H]; and `numbers` [D, NUMBERS + TIMES] of each device.
+def observe(view: View, s: State, i: int, v: int, pooled: Floats, sums: Floats, numbers: Floats) -> None:
+    """Compute what the network sees before group v is placed in episode i: `sums` [SETS, D, H] of `pooled` [SETS, g, H] over the
+    groups of each set on each device, and `numbers` [D, NUMBERS + TIMES].
 
     The numbers: whether v is on it now; log(1 + time) to send v's inputs there, and its outputs from there; log(1 + v's run
     time); run time of all groups on it but v, and of those visited; share of its memory in use, with v; log(1 + delay) of v's
@@ -174,10 +174,10 @@ def place(view: View, s: State, i: int, v: int, d: int) -> None:
 
 
 @compiled
-def look_all(view: View, s: State, v: Any, pooled: Floats, sums: Floats, numbers: Floats) -> None:
-    """`look` in all episodes: v [n], `sums` [n, SETS, D, H], `numbers` [n, D, NUMBERS + TIMES]."""
+def observe_all(view: View, s: State, v: Any, pooled: Floats, sums: Floats, numbers: Floats) -> None:
+    """`observe` in all episodes: v [n], `sums` [n, SETS, D, H], `numbers` [n, D, NUMBERS + TIMES]."""
     for i in range(len(v)):
-        look(view, s, i, v[i], pooled, sums[i], numbers[i])
+        observe(view, s, i, v[i], pooled, sums[i], numbers[i])
 
 
 @compiled
@@ -189,20 +189,20 @@ def place_all(view: View, s: State, v: Any, chosen: Ints) -> None:
 
 @compiled
 def replay(view: View, s: State, e: Episodes, pooled: Floats, sums: Floats, numbers: Floats) -> None:
-    """What the network saw at each step of the episodes, which begin at `s`: `sums` [n, T, SETS, D, H], `numbers` [n, T, ...]."""
+    """`observe` at each step of episodes from the states `s`: fills `sums` [n, T, SETS, D, H] and `numbers` [n, T, ...]."""
     g = view.role.shape[0]
     for t in range(e.order.shape[1]):
         if t % g == 0:
             begin_visit(s)
         for i in range(len(e.order)):
             v = e.order[i, t]
-            look(view, s, i, v, pooled, sums[i, t], numbers[i, t])
+            observe(view, s, i, v, pooled, sums[i, t], numbers[i, t])
             place(view, s, i, v, e.device[i, t])
 
 
 @compiled
-def replay_back(view: View, s: State, e: Episodes, sums_back: Floats, pooled_back: Floats) -> None:
-    """Add to `pooled_back` [SETS, g, H] the gradients by `pooled`, from those by the sums of `replay`."""
+def replay_gradients(view: View, s: State, e: Episodes, sums_back: Floats, pooled_back: Floats) -> None:
+    """The backward pass of `replay`: add gradients to `pooled_back` [SETS, g, H], given those of the sums."""
     g, size = view.role.shape[0], pooled_back.shape[2]
     for t in range(e.order.shape[1]):
         if t % g == 0:

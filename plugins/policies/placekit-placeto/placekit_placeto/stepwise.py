@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_learn.policy_gradient import Batch, PolicyGradient
-from placekit_learn.rewards import EQUAL, Worths
+from placekit_learn.rewards import EQUAL, RewardFunction
 
 from placekit_core import LearnablePolicy, Measurements, PlacekitError, Placements, Problem, Rollouts, Task
 from placekit_placeto import StepwiseOptions
@@ -18,7 +18,7 @@ GIB = 2.0**30
 
 
 class Stepwise(PolicyGradient):
-    """REINFORCE for policies that improve a placement step by step: those whose rollouts have a `start`.
+    """REINFORCE for policies that improve a placement step by step, that is, whose rollouts have a `start`.
 
     With `rewards=intermediate`, a step is rewarded by how much the worth of the placement rises; the placements of all steps
     are evaluated, and count. A step that leaves its group where it is changes nothing: its placement is not evaluated
@@ -31,34 +31,34 @@ class Stepwise(PolicyGradient):
     options_class = StepwiseOptions
     options: StepwiseOptions
 
-    def weights(self, task: Task, worths: Worths, rollouts: Rollouts) -> Floats:
+    def weights(self, task: Task, rewards: RewardFunction, rollouts: Rollouts) -> Floats:
         if rollouts.start is None:
             raise PlacekitError(
                 f"trainer {self.name!r} needs a policy whose episodes improve a placement step by step",
                 "take another trainer, or policy=placeto",
             )
-        assert isinstance(worths, StepWorths)
+        assert isinstance(rewards, StepAdvantages)
         active = rollouts.group >= 0
         if self.options.rewards == "terminal":
             reward = np.zeros(active.shape)
-            reward[:, -1] = worths.of(task.evaluate(rollouts.placements), task.problem)
+            reward[:, -1] = rewards.of(task.evaluate(rollouts.placements), task.problem)
         else:
-            device, row = passed(rollouts)
-            reward = np.diff(worths.of(task.evaluate(Placements.of(device)), task.problem)[row], axis=1)
-        return worths.advantages(reward, active)
+            device, row = visited_placements(rollouts)
+            reward = np.diff(rewards.of(task.evaluate(Placements.of(device)), task.problem)[row], axis=1)
+        return rewards.advantages(reward, active)
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
-        self.climb(policy, batch, batch.weight, batch.entropy_weight)
+        self.ascend(policy, batch, batch.weight, batch.entropy_weight)
 
-    def worths(self, task: Task) -> Worths:
-        return StepWorths(self.options, task.evaluate.failing_signal_s)
+    def reward_function(self, task: Task) -> RewardFunction:
+        return StepAdvantages(self.options, task.evaluate.failing_signal_s)
 
 
-def passed(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
-    """The different placements that each episode passes through, one after the other.
+def visited_placements(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """All placements that the episodes pass through, without a repetition where a step changes nothing.
 
-    Returns [m, g] devices, the episodes one after the other, and [b, T + 1] the row of the placement before each step, and
-    of the last one.
+    Returns their devices [m, g], episode by episode, and [b, T + 1] the row of the placement before each step and after the
+    last one.
     """
     assert rollouts.start is not None
     b, steps = rollouts.group.shape
@@ -78,8 +78,8 @@ def passed(rollouts: Rollouts) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
     return np.stack(found), row
 
 
-class StepWorths(Worths):
-    """Worths of one problem's placements, higher is better, and the mean returns of the last updates."""
+class StepAdvantages(RewardFunction):
+    """Rewards of one problem's placements, and advantages over the mean returns of the last updates."""
 
     def __init__(self, options: StepwiseOptions, failing_signal_s: float) -> None:
         super().__init__(options, failing_signal_s)
@@ -87,16 +87,16 @@ class StepWorths(Worths):
         self.returns: Floats = np.empty((0, 0))
 
     def of(self, m: Measurements, problem: Problem) -> Floats:
-        """[m] the worth of placements. One that needs too much memory costs more by its excess; one that failed, by far."""
+        """[m] rewards of placements, less by the excess for one that exceeds memory; for one that failed, that of `failing_s`."""
         measured = np.isfinite(m.value_s)
         if measured.any():
-            self.see(m.value_s[measured])
+            self.record(m.value_s[measured])
         excess = np.maximum(m.peak_bytes - problem.cluster.memory_bytes, 0.0).max(axis=1) / GIB
         penalty_s = self.options.memory_penalty * (self.scale_s or 0.0) * np.where(measured, excess, 0.0)
         return self.rewards(np.where(measured, m.value_s, self.failing_s) + penalty_s)
 
     def advantages(self, reward: Floats, active: NDArray[np.bool_]) -> Floats:
-        """[b, T] advantages over b, from the rewards [b, T] of the steps."""
+        """[b, T] advantages, divided by b, from the rewards [b, T] of the steps."""
         returns = reward.copy()
         for t in range(reward.shape[1] - 2, -1, -1):
             returns[:, t] += self.options.discount * returns[:, t + 1]
@@ -105,7 +105,7 @@ class StepWorths(Worths):
         self.returns = np.concatenate([kept, mean])[-self.options.window :]
         advantage = returns - self.returns.mean(axis=0)
         deviation = float(advantage[active].std()) if self.options.normalise else 1.0
-        if deviation <= EQUAL * float(np.abs(returns).mean()):  # between equal rewards it is a rounding error
+        if deviation <= EQUAL * float(np.abs(returns).mean()):  # all rewards are equal, up to rounding errors
             deviation = 1.0
         return np.where(active, advantage, 0.0) / len(reward) / deviation
 

@@ -40,7 +40,7 @@ def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPat
     found = policy.rollout(problem, 3, np.random.default_rng(2), 1.0)
     weight = np.random.default_rng(3).standard_normal(found.log_prob.shape)
     whole = policy.gradients(problem, found, weight, 0.7, 0.3)
-    monkeypatch.setattr(paper, "_AT_ONCE", 1)
+    monkeypatch.setattr(paper, "_LARGEST_ARRAY", 1)
     for name, values in policy.gradients(problem, found, weight, 0.7, 0.3).items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-3, atol=1e-4 * max(np.abs(values).max(), 1e-3))
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from placekit_placeto.arrays import Groups, Rules
-from placekit_placeto.per_device import Seen, draw_devices
-from placekit_placeto.placeto import Placeto, _again
+from placekit_placeto.per_device import ReplayedSums, draw_devices
+from placekit_placeto.placeto import Placeto, _episodes_of
 from placekit_placeto.prepared import as_matrix, groups_of
-from placekit_placeto.state import NUMBERS, SETS, TIMES, State, View, look, place, view_of
+from placekit_placeto.state import NUMBERS, SETS, TIMES, State, View, observe, place, view_of
 from placekit_testing import fakes
 
 from placekit_core import Placements, Problem
@@ -93,7 +93,7 @@ def seen(found: Problem, state: State, view: View, v: int, pooled: NDArray[np.fl
     """Sums and numbers."""
     d = found.cluster.size
     arrays = [np.empty((SETS, d, 3), np.float32), np.empty((d, NUMBERS + TIMES), np.float32)]
-    look(view, state, 0, v, pooled, *arrays)
+    observe(view, state, 0, v, pooled, *arrays)
     return arrays
 
 
@@ -185,17 +185,17 @@ def test_gradients_of_the_sums(visits: int) -> None:
     problem = fakes.mixed()
     policy = shaken(problem, visits=visits)
     r = policy.rollout(problem, 3, np.random.default_rng(0), 1.0)
-    view, e = policy.ready(problem).scene.view, _again(r)
+    view, e = policy.prepared(problem).inputs.view, _episodes_of(r)
     generator = torch.Generator().manual_seed(0)
     pooled, change = (torch.randn(SETS, problem.g, 5, generator=generator) for _ in range(2))
     pooled.requires_grad_()
-    sums, numbers = Seen.apply(pooled, view, e)
+    sums, numbers = ReplayedSums.apply(pooled, view, e)
     assert sums.shape[:2] == r.group.shape == (3, visits * problem.g)
     assert not numbers.requires_grad
     weight = torch.randn(sums.shape, generator=generator)
     (sums * weight).sum().backward()
     with torch.no_grad():
-        changed = ((Seen.apply(pooled + change, view, e)[0] - sums) * weight).sum()
+        changed = ((ReplayedSums.apply(pooled + change, view, e)[0] - sums) * weight).sum()
     np.testing.assert_allclose((pooled.grad * change).sum(), changed, rtol=1e-3)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from placekit_placeto import StepwiseOptions
-from placekit_placeto.stepwise import Stepwise, StepWorths, passed
+from placekit_placeto.stepwise import StepAdvantages, Stepwise, visited_placements
 from placekit_testing import fakes
 
 from placekit_core import Measurements, PlacekitError, Placements, Rollouts
@@ -33,14 +33,14 @@ def measured(value_s: list[float], peak: float = 0.0) -> Measurements:
 
 def test_placements_that_do_not_change_are_passed_once() -> None:
     r = rollouts([[0, 0], [1, 0]], [[0, 1], [1, 0]], [[1, 0], [0, 1]])
-    device, row = passed(r)
+    device, row = visited_placements(r)
     assert device.tolist() == [[0, 0], [1, 0], [1, 0]]
     assert row.tolist() == [[0, 1, 1], [2, 2, 2]]
     assert np.array_equal(device[row[:, -1]], r.placements.device)
 
 
 def test_shorter_episodes_end_before() -> None:
-    device, row = passed(rollouts([[0, 0]], [[1, -1]], [[1, 0]]))
+    device, row = visited_placements(rollouts([[0, 0]], [[1, -1]], [[1, 0]]))
     assert (device.tolist(), row.tolist()) == ([[0, 0], [0, 1]], [[0, 1, 1]])
 
 
@@ -52,18 +52,18 @@ def test_returns_are_what_is_gained_from_a_step_on() -> None:
     """Makespans 8, 5, 6 and 8, 8, 2: the returns are 3 - 1, -1 and 0 + 6, 6; their means 4 and 2.5."""
     reward = np.array([[3.0, -1.0], [0.0, 6.0]])
     active = np.ones((2, 2), np.bool_)
-    assert StepWorths(options(), 100.0).advantages(reward, active).tolist() == [[-1.0, -1.75], [1.0, 1.75]]
-    discounted = StepWorths(options(discount=0.5), 100.0).advantages(reward, active)  # 3 - 0.5 and 0 + 3
+    assert StepAdvantages(options(), 100.0).advantages(reward, active).tolist() == [[-1.0, -1.75], [1.0, 1.75]]
+    discounted = StepAdvantages(options(discount=0.5), 100.0).advantages(reward, active)  # 3 - 0.5 and 0 + 3
     assert discounted.tolist() == [[-0.125, -1.75], [0.125, 1.75]]
     assert reward.tolist() == [[3.0, -1.0], [0.0, 6.0]]
 
 
 def test_the_baseline_is_the_mean_over_the_window() -> None:
-    found = StepWorths(options(window=2), 100.0)
+    found = StepAdvantages(options(window=2), 100.0)
     active = np.ones((1, 1), np.bool_)
     gains = [found.advantages(np.array([[x]]), active)[0, 0] for x in (2.0, 6.0, 10.0)]
     assert gains == [0.0, 2.0, 2.0]
-    again = StepWorths(options(window=2), 100.0)
+    again = StepAdvantages(options(window=2), 100.0)
     again.restore(found.state())
     assert again.advantages(np.array([[4.0]]), active)[0, 0] == -3.0
 
@@ -71,21 +71,23 @@ def test_the_baseline_is_the_mean_over_the_window() -> None:
 def test_memory_costs_by_the_excess() -> None:
     problem = fakes.diamond()
     over = float(problem.cluster.memory_bytes.max()) + 3 * 2.0**30
-    found = StepWorths(options(memory_penalty=0.5), 100.0)
+    found = StepAdvantages(options(memory_penalty=0.5), 100.0)
     assert found.of(measured([2.0, 4.0], over), problem).tolist() == [-2.0 - 0.5 * 3 * 3, -4.0 - 0.5 * 3 * 3]
     assert found.of(measured([2.0, np.nan]), problem).tolist() == [-2.0, -8.0]  # twice the slowest
 
 
 def test_rewards_are_steps_of_the_worth_or_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[list[list[float]]] = []
-    monkeypatch.setattr(StepWorths, "advantages", lambda self, reward, active: found.append(reward.tolist()) or reward)
-    monkeypatch.setattr(StepWorths, "of", lambda self, m, problem: -m.value_s)
+    monkeypatch.setattr(
+        StepAdvantages, "advantages", lambda self, reward, active: found.append(reward.tolist()) or reward
+    )
+    monkeypatch.setattr(StepAdvantages, "of", lambda self, m, problem: -m.value_s)
     task = fakes.fake_task(fakes.chain(1), 100)
     r = rollouts([[0, 0]], [[0, 1]], [[1, 1]])
     values = [task.evaluate(Placements.of(np.array([x], np.int16))).value_s[0] for x in ([0, 0], [1, 0], [1, 1])]
     for rewards in ("intermediate", "terminal"):
         trainer = Stepwise(rewards=rewards)
-        trainer.weights(task, trainer.worths(task), r)
+        trainer.weights(task, trainer.reward_function(task), r)
     assert found == [[[values[0] - values[1], values[1] - values[2]]], [[0.0, -values[2]]]]
 
 
@@ -96,7 +98,7 @@ def test_what_is_evaluated(rewards: str, count: int) -> None:
     r = rollouts([[0, 0], [1, 0]], [[0, 1], [1, 0]], [[1, 0], [0, 1]])
     assert problem.g == 2
     trainer = Stepwise(rewards=rewards)
-    weight = trainer.weights(task, trainer.worths(task), r)
+    weight = trainer.weights(task, trainer.reward_function(task), r)
     assert task.evaluate.evaluations == count
     assert weight.shape == (2, 2)
 
@@ -109,4 +111,4 @@ def test_other_policies_are_refused() -> None:
         np.zeros((1, 1)), np.zeros((1, 1)),
     )  # fmt: skip
     with pytest.raises(PlacekitError, match=r"(?s)step by step.*policy=placeto"):
-        Stepwise().weights(task, Stepwise().worths(task), r)
+        Stepwise().weights(task, Stepwise().reward_function(task), r)

@@ -1,8 +1,8 @@
 """Independent softmax distributions over the devices of every group: sampling, and the updates of Post in closed form.
 
 Shapes: K samples, g groups, D devices. `u` [g, D] holds the parameters: log-probabilities up to a constant per group, -inf
-for a device of probability 0, such as one that is not allowed; only `mixed` makes it finite again. All is float64, and
-sums are taken in a fixed order, so that a seed gives the same bits on any number of threads.
+for a device of probability 0, such as one that is not allowed; only `mixed` makes it finite again. Everything is float64 and
+summed in a fixed order, so that a seed gives the same bits on any number of threads.
 
 Source: Gao et al. 2018, "Post: Device Placement with Cross-Entropy Minimization and Proximal Policy Optimization", section 3.
 """
@@ -68,9 +68,9 @@ def mixed(p: Floats, allowed: NDArray[np.bool_], share: float) -> Floats:
 
 
 def importance(device: Devices, advantage: Floats, p: Floats) -> Floats:
-    """[g, D] weight of each new probability in the first term of Eq. 11: the mean of advantage / old probability.
+    """[g, D] importance weights: the first term of Eq. 11 is the sum of weight * new probability over groups and devices.
 
-    That term is then the sum of weight * probability over groups and devices, whatever the number of samples.
+    A weight is the mean over samples of advantage / old probability, for the samples with this device.
     """
     total = frequencies(device, p.shape[1], advantage)
     return np.divide(total, p, out=np.zeros_like(p), where=p > 0)
@@ -95,9 +95,9 @@ def divergence(old: Floats, u: Floats) -> Floats:
 
 
 def ascend(u: Floats, weight: Floats, beta: float, rate: float, steps: int) -> Floats:
-    """[g, D] parameters after `steps` gradient ascent steps on `surrogate` from `u`, the parameters drawn from.
+    """[g, D] parameters after `steps` steps of gradient ascent on `surrogate` from `u`, with which the samples were drawn.
 
-    The first step does not depend on beta: it is that of REINFORCE (Williams 1992).
+    The first step is that of REINFORCE (Williams 1992): at `u` the divergence has no gradient, whatever beta is.
     """
     old = probabilities(u)
     for _ in range(steps):

@@ -22,7 +22,7 @@ from placekit_core import (
 from placekit_post import PostOptions, distribution as dist
 
 FAILING = 2.0
-"""Initial means that a placement that does not fit counts as, unless one that fits is slower; see `Learner._failing_s`."""
+"""A placement that does not fit counts as this many times `Learner.scale`, or as the slowest that fits; see `_failing_s`."""
 FIRST_BETA, TARGET_KL = 1.0, 0.03
 """First coefficient of PPO's KL penalty, and the KL divergence per group, in nats, that the coefficient adapts to."""
 LEAST_BETA = 1e-3
@@ -48,7 +48,7 @@ class Post(ResumablePolicy):
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
-        """The best placement seen; where none fits, the most probable one. Resumes exactly from `state`."""
+        """The best placement evaluated; if none fits, the most probable one. Resumes exactly from `state`."""
         learner, done = Learner(task.problem, task.evaluate, self.options), False
         if state is not None:
             learner.restore(state)
@@ -65,7 +65,7 @@ class Post(ResumablePolicy):
             with task.evaluate.ledger.paused():  # the budget's seconds are for the run's backend
                 learn()
             done = True
-            learner.move(task.evaluate)
+            learner.change_evaluator(task.evaluate)
             if (best := task.pretraining.best) is not None and task.evaluate.remaining > 0:
                 task.evaluate(best.placement.batch())
         learn()
@@ -90,8 +90,8 @@ class Learner:
         self.u = dist.uniform(self.problem.allowed)
         self._begin(evaluate)
 
-    def move(self, evaluate: Evaluator) -> None:
-        """Go on with another evaluator. Its seconds are not comparable, so only the distribution is kept."""
+    def change_evaluator(self, evaluate: Evaluator) -> None:
+        """Continue with another evaluator. Its seconds are not comparable, so only the distribution is kept."""
         self.u = dist.mixed(dist.probabilities(self.u), self.problem.allowed, self.options.epsilon)
         self._begin(evaluate)
 
@@ -103,7 +103,7 @@ class Learner:
         self.value_s, self.excess = np.empty(0), np.empty(0)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs to go on from here."""
+        """The state that `restore` takes."""
         names = ("u", "beta", "scale", "count", "fits", "total_s", "slowest_s", "device", "value_s", "excess")
         return {name: getattr(self, name) for name in names}
 
@@ -123,13 +123,13 @@ class Learner:
         self._remember(device, measured)
         if o.update in ("post", "cross_entropy") and self.count % o.window == 0:
             self.minimise_cross_entropy()
-        elif o.update != "cross_entropy" and self.scale > 0:  # until a placement fits, all are equally bad
+        elif o.update != "cross_entropy" and self.scale > 0:  # until a placement fits, there is nothing to learn
             self.ascend(device, self.advantages(measured))
 
     def minimise_cross_entropy(self) -> None:
-        """Fit the best of the window (Eq. 10) and mix with the uniform distribution.
+        """Set the distribution to that of the best placements of the window (Eq. 10), mixed with the uniform one.
 
-        Placements that do not fit rank behind all that do, by their excess.
+        Placements that do not fit rank behind all that do, ordered by their excess.
         """
         o = self.options
         best = np.lexsort((self.value_s, self.excess))[: max(1, round(o.promising * o.window))]
@@ -161,8 +161,8 @@ class Learner:
     def _failing_s(self) -> float:
         """Seconds that a placement that does not fit counts as.
 
-        The run's failing signal is so far above all else that it alone would decide the baseline and the advantages: the
-        first placements that fit would be reinforced as hard as the best ones.
+        The run's failing signal is much larger than other values, and would dominate the baseline and the advantages: the
+        first placements that fit would be reinforced as strongly as the best ones.
         """
         limit = max(FAILING * self.scale, self.slowest_s)  # never better than a placement that fits
         return self.options.failing_s or min(self.evaluate.failing_signal_s, limit)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
 from placekit_search.local_search import TEMPERATURE_END, LocalSearch, SearchContext
-from placekit_search.move_kinds import ANNEALING, used
+from placekit_search.move_kinds import ANNEALING, applicable
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.options import AnnealingOptions
 from placekit_search.starts import best_start, is_makespan
@@ -38,7 +38,7 @@ class Annealing(ResumablePolicy):
     ) -> Placement:
         """The best placement visited. Resumes exactly from `state`."""
         evaluate, makespan = task.evaluate, is_makespan(task)
-        context = SearchContext(task, used(ANNEALING, makespan, evaluate.session.priorities))
+        context = SearchContext(task, applicable(ANNEALING, makespan, evaluate.session.priorities))
         chain = LocalSearch(context, state or best_start(task, self.options.starts, rng))
         hood = neighbourhood(task.problem, None if makespan else followers(task.problem))
         first, limit = self.options.temperature_start, evaluate.ledger.limit

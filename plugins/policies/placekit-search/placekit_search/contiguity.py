@@ -29,8 +29,8 @@ def contiguous_near(
     while waiting and len(seen) < evaluations:
         rows: dict[bytes, tuple[NDArray[np.int64], bool, NDArray[np.int16]]] = {}
         for split, follow in product(waiting, (False, True)):
-            if layers.may_be(split):
-                device = layers.placed(placement.device, split, follow)
+            if layers.allows(split):
+                device = layers.with_split(placement.device, split, follow)
                 if device.tobytes() not in seen:
                     rows.setdefault(device.tobytes(), (split, follow, device))
         some = list(rows.values())[: evaluations - len(seen)]
@@ -46,7 +46,7 @@ def contiguous_near(
         waiting = list(neighbours(some[i][0], task.problem.cluster.size))
     if best is None or best[0]:
         return None
-    device = layers.placed(placement.device, best[2], best[3])
+    device = layers.with_split(placement.device, best[2], best[3])
     return task.problem.placement(device, placement.priority), best[1]
 
 

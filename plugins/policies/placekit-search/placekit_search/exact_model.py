@@ -96,7 +96,7 @@ class LoadModel:
             clauses = []
             for x in nets:
                 net = self.loads.nets[x]
-                not_from = self._not_on(net.maker, source)
+                not_from = self._not_on(net.producer, source)
                 for reader in net.readers:
                     not_to = self._not_on(reader, target)
                     if not_from is not None and not_to is not None:

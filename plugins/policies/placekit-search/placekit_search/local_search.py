@@ -1,4 +1,4 @@
-"""One local search: its current position, and how it continues."""
+"""A chain of simulated annealing: its position, and the steps that continue it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIRST = 16  # evaluations in the first loop, when their time is not known yet
 
 
 class SearchContext:
-    """The parts that all local searches of a task share: compiled evaluation, graph, and shares of the kinds of moves."""
+    """What all chains of a task share: the compiled evaluation, the graph, and how often each kind of move is made."""
 
     def __init__(self, task: Task, share: Mapping[str, float]) -> None:
         self.task = task
@@ -128,18 +128,18 @@ class LocalSearch:
         )
 
     def advance(self, hood: Neighbourhood, temperature: float, factor: float) -> None:
-        """Run for a while within the budget, and charge the evaluations to it."""
+        """Continue for a while (`SearchContext.chunk`) within the budget, and charge the evaluations to it."""
         if self.context.kernel is None:
-            self.one(hood, temperature)
+            self.step_once(hood, temperature)
             return
         # at least one, because the budget of seconds may just have ended
         count = max(1, int(min(self.context.chunk(), self.context.task.evaluate.remaining)))
         walk_all([(self, hood, temperature, factor)], count)
 
     def can_move(self, hood: Neighbourhood) -> bool:
-        """Whether some unit has a choice of devices, or another order may be better.
+        """Whether another device for some unit, or another order, may give a better placement.
 
-        If one device runs all operations one by one, the order matters only until the activations fit.
+        If one device runs all operations one by one, their order changes only the memory: it matters until they fit.
         """
         if len(hood.movable):
             return True
@@ -152,8 +152,8 @@ class LocalSearch:
         device, priority = self.placements(best=True).one(0)
         return self.context.task.problem.placement(device, priority)
 
-    def one(self, hood: Neighbourhood, temperature: float) -> None:
-        """Make one evaluation without a compiled backend; no schedule guides the move."""
+    def step_once(self, hood: Neighbourhood, temperature: float) -> None:
+        """Propose one unguided move, and evaluate it by the evaluator: for backends without a compiled evaluation."""
         at, rules, evaluate = self.at, self.rules, self.context.task.evaluate
         log = new_log(len(hood.allowed), len(at.device), 0, len(self.context.flow.group_of))
         for _ in range(TRIES):
@@ -199,7 +199,7 @@ def rank(chain: LocalSearch) -> tuple[bool, float]:
 
 
 def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[b] values in seconds, and excess over capacity in shares of devices; a failure has the excess `FAILURE`."""
+    """[b] values in seconds, and excess over capacity: share of each device's memory, plus `STEP`; `FAILURE` if it failed."""
     over = measurements.peak_bytes / task.problem.cluster.memory_bytes - 1.0
     over = np.where(over > 0, STEP + over, 0.0).sum(axis=1)
     failed = ~np.isfinite(measurements.value_s)

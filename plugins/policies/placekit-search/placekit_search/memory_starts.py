@@ -1,4 +1,4 @@
-"""Starts for tight memory: where a placement that does not fit is faster than all that fit."""
+"""More starts if memory is tight: if a start that does not fit is faster than every start that fits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from placekit_core import Placements, Problem, Task, report_progress
 from placekit_search.starts import Start, distinct
 from placekit_search.walk import FAILURE
 
-MOST = 32  # most cuts for each number of devices
+MOST_CUTS = 32  # most cuts for each number of devices
 REPAIRED = 4  # most starts to repair
-SLID = 2  # cuts whose borders slide
-AT_ONCE = 4  # cuts to measure between two looks at the clock
+SLIDING = 2  # best cuts, whose borders are moved group by group
+AT_ONCE = 4  # cuts to measure before the clock is checked again
 
 Borders = tuple[int, ...]  # number of groups before the end of each run of groups; the last run has the rest
 Measure = Callable[[Placements], list[Start]]
@@ -25,13 +25,13 @@ Measure = Callable[[Placements], list[Start]]
 
 
 def too_large(starts: Sequence[Start]) -> list[Start]:
-    """Different starts that do not fit but are faster than all that fit; the most promising come first."""
+    """The starts that do not fit but are faster than all that fit, without duplicates, the most promising first."""
     best = min((s.value_s for s in starts if s.over == 0), default=math.inf)
-    return distinct(sorted((s for s in starts if s.over > 0 and s.over != FAILURE and s.value_s < best), key=_promise))
+    return distinct(sorted((s for s in starts if s.over > 0 and s.over != FAILURE and s.value_s < best), key=_rank_s))
 
 
-def _promise(start: Start) -> float:
-    """Sort key, lower is better: the seconds of a start, longer by its excess over capacity."""
+def _rank_s(start: Start) -> float:
+    """Sort key: the seconds of a start, increased by its excess over capacity; lower is more promising."""
     return start.value_s * (1 + start.over)
 
 
@@ -49,10 +49,10 @@ class Cuts:
         self.order = np.argsort(-self.level, kind="stable")
         written = np.bincount(problem.grouping.group_of[graph.tensor_producer], graph.owned_bytes, problem.g)
         self.bytes = np.cumsum((problem.group_persistent_bytes + written)[self.order])
-        self.sent = _sent(problem, self.order)[:-1]
+        self.sent = _transfer_s_at(problem, self.order)[:-1]
         seconds = np.where(allowed, problem.group_s, problem.group_s[allowed].max())
         self.fastest = np.argsort(seconds.sum(axis=0), kind="stable")
-        self.other = self.fastest[allowed[:, self.fastest].argmax(axis=1)]  # the fastest one that may run the group
+        self.fallback = self.fastest[allowed[:, self.fastest].argmax(axis=1)]  # [g] the fastest allowed device
 
     def first(self, count: int) -> list[Borders]:
         """At most `count` cuts. The first device's share of the bytes varies; the others have equal shares of the rest.
@@ -62,7 +62,7 @@ class Cuts:
         if self.bytes[-1] == 0 or count < 1:
             return []
         found = list[Borders]()
-        each = max(1, min(MOST, count // (self.problem.cluster.size - 1)))
+        each = max(1, min(MOST_CUTS, count // (self.problem.cluster.size - 1)))
         for devices in range(2, self.problem.cluster.size + 1):
             for share in ((np.arange(each) + 0.5) / each)[: count - len(found)]:
                 shares = share + (1 - share) * np.arange(devices - 1) / (devices - 1)
@@ -77,8 +77,8 @@ class Cuts:
             return 1 + int(np.abs(ends - share).argmin())
         return 1 + int(first + self.sent[first:last].argmin())
 
-    def beside(self, borders: Borders) -> list[Borders]:
-        """The cuts with one border one group earlier or later."""
+    def neighbours(self, borders: Borders) -> list[Borders]:
+        """The cuts that differ from `borders` in one border, which is one group earlier or later."""
         found = list[Borders]()
         for i, border in enumerate(borders):
             for b in (border - 1, border + 1):
@@ -93,14 +93,14 @@ class Cuts:
         device = np.empty((len(cuts), self.problem.g), np.int16)
         for row, borders in zip(device, cuts, strict=True):
             row[self.order] = self.fastest[np.searchsorted(borders, groups, side="right")]
-            row[:] = np.where(allowed[groups, row], row, self.other)
+            row[:] = np.where(allowed[groups, row], row, self.fallback)
         return Placements.of(device, np.broadcast_to(self.level, device.shape))
 
 
 def cut(problem: Problem, count: int, measure: Measure, enough: Callable[[], bool]) -> list[Start]:
-    """At most `count` starts by cuts: `Cuts.first`, and the best of them with sliding borders, while this helps.
+    """At most `count` starts: `Cuts.first`, then neighbours of the best cuts as long as these improve (hill climbing).
 
-    The cut with the fewest transfers may not fit where the next one does. No cut is measured once `enough()`.
+    The cut with the fewest transfers may not fit where the next one does. Measures no cut once `enough()` is true.
     """
     found: dict[Borders, Start] = {}
     if problem.g < 2 or problem.cluster.size < 2 or count < 1:
@@ -116,16 +116,16 @@ def cut(problem: Problem, count: int, measure: Measure, enough: Callable[[], boo
                 found.update(zip(part, measure(cuts.placements(part)), strict=True))
 
     add(cuts.first(count - count // 4))
-    at = sorted(found, key=lambda c: _promise(found[c]))[:SLID]
+    at = sorted(found, key=lambda c: _rank_s(found[c]))[:SLIDING]
     while at:
-        add(b for c in at for b in cuts.beside(c))
-        best = [min((b for b in (c, *cuts.beside(c)) if b in found), key=lambda b: _promise(found[b])) for c in at]
+        add(b for c in at for b in cuts.neighbours(c))
+        best = [min((b for b in (c, *cuts.neighbours(c)) if b in found), key=lambda b: _rank_s(found[b])) for c in at]
         at = list(dict.fromkeys(b for b, c in zip(best, at, strict=True) if b != c))
     return list(found.values())
 
 
-def _sent(problem: Problem, order: NDArray[np.int64]) -> NDArray[np.float64]:
-    """[g] seconds of the transfers between the groups up to the i-th of `order` and the others, on a mean route."""
+def _transfer_s_at(problem: Problem, order: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[g] for a border after the i-th group of `order`: seconds of all transfers across it, on a mean route."""
     apart, routes = ~np.eye(problem.cluster.size, dtype=np.bool_), problem.cluster.routes
     seconds = routes.latency_s[apart].mean() + problem.grouped.tensor_bytes * routes.s_per_byte[apart].mean()
     grouped, place = problem.grouped, np.empty(problem.g, np.int64)
@@ -139,9 +139,9 @@ def _sent(problem: Problem, order: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def repaired(task: Task, fast: Sequence[Start], evaluations: float, enough: Callable[[], bool]) -> list[Start]:
-    """The first few starts of `fast`, with groups moved until they fit; their values are those before the repair.
+    """The first few starts of `fast`, with groups moved until they fit. Their values are not measured again.
 
-    Uses at most so many evaluations. No repair begins once `enough()`.
+    Uses at most `evaluations`. Begins no repair once `enough()` is true.
     """
     notes, found = list(task.evaluate.notes), list[Start]()
     for start in fast[: int(min(REPAIRED, evaluations / (ROUNDS + 1)))]:

@@ -25,10 +25,10 @@ ANNEALING: Mapping[str, float] = {
 PORTFOLIO: Mapping[str, float] = {**ANNEALING, "order": 0.2, "level": 0.05}
 
 
-def used(weights: Mapping[str, float], makespan: bool = True, priorities: bool = True) -> dict[str, float]:
+def applicable(weights: Mapping[str, float], makespan: bool = True, priorities: bool = True) -> dict[str, float]:
     """`weights`, with 0 for the kinds that do not apply.
 
-    `shift` keeps stages contiguous, for other objectives than a makespan. Moves that a schedule guides are for makespans.
+    `shift` keeps pipeline stages contiguous, and is for objectives other than the makespan. Guided moves are for makespans.
     Moves that change priorities are for backends where `priorities` matter.
     """
     if makespan:

@@ -1,8 +1,8 @@
 """The compiled moves of local searches: propose a move, undo it.
 
-A move changes the devices of some groups, or the priorities of one, two or all groups. It is applied at once and recorded in a
-log, so that it can be undone. Half of the moves are guided: they concern a task on the critical path of the current schedule,
-because other moves rarely shorten it.
+A move changes the devices of some units (sets of groups that move together, see `Neighbourhood`, here `hood`), or priorities of
+groups. It is applied at once and recorded in a log, so that it can be undone. Half of the moves are guided: they concern a task
+on the critical path of the current schedule, because other moves rarely shorten it.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -23,12 +23,12 @@ SINGLE, SWAP, CLUSTER, REGION, PIECE, EXCHANGE, CRITICAL, TRANSFER, ORDER, SHIFT
 DEVICES, PRIORITIES, PATH = range(3)  # entries of Log.counts
 TASK, TO, WHY = range(3)  # rows of Log.path
 TRIES = 8  # attempts to find a suitable task on the critical path
-LARGEST_PIECE = 5  # a piece has up to 2 ** (this - 1) units
-NEIGHBOURS = 0.5  # share of moves that go to the device of a neighbour
+LARGEST_PIECE = 5  # a piece has 1, 2, 4, 8 or 16 units: 2 ** (this - 1) at most
+NEIGHBOURS = 0.5  # share of moves to the device of a neighbour: a unit that exchanges tensors with this one
 WITH_SIMILAR = 0.8  # share of swaps that are with a unit of about the same seconds
 CRITICAL_SWAPS = 1 / 3  # share of critical moves that swap
-RENAMES = 0.15  # share of shifts that exchange two devices for everything
-ANYWHERE = 0.1  # share of shifts that go to any device instead of a neighbour's
+RENAMES = 0.15  # share of shifts that exchange two devices everywhere instead
+ANYWHERE = 0.1  # share of shifts to any device instead of a neighbour's
 
 
 class Log(NamedTuple):
@@ -38,8 +38,8 @@ class Log(NamedTuple):
         counts: [3] devices changed, priorities changed, tasks on the path.
         group, device: groups whose device changed, and their devices before.
         ranked, priority: [g] groups whose priority changed, and their priorities before.
-        mark: [u + 1] the last piece that each unit was in, and the number of pieces so far.
-        unit: [u] units of the current piece.
+        mark: [u + 1] number of the last set of units (piece or shift) that each unit was in, and of sets so far.
+        unit: [u] the current set.
         path: [3, tasks] tasks from the end of the schedule back. `TASK`: the operation, or the tensor sent; `TO`: -1 for an
             operation, or the destination of the transfer; `WHY`: number of the task that it waited for.
         tail, wanted: [n], [g] working space for `set_levels`.
@@ -133,7 +133,7 @@ def _swap(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 @counted_inner
 def _piece(state: Any, hood: Any, device: Any, u: Any, target: Any, log: Any) -> None:
-    """Move a connected piece of 1 to 16 units around a unit, all on the same device."""
+    """Move a piece: 1 to 16 connected units around a unit, all of them on its device."""
     old, size = _device_of(hood, device, u), np.int64(1) << below(state, LARGEST_PIECE)
     stamp = log.mark[-1] + 1
     log.mark[-1] = stamp
@@ -176,10 +176,10 @@ def _exchange(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
 
 @counted_inner
 def _shift(state: Any, hood: Any, device: Any, u: Any, log: Any) -> None:
-    """Move a unit and everything after it on its device to a device that they send to; or everything before it, backwards.
+    """Move a unit, with all units on its device that depend on it, to a device that these send to; or the same backwards.
 
-    This keeps stages contiguous: the end of a stage joins the next one, or its beginning the one before. Sometimes two
-    devices are exchanged everywhere instead.
+    This keeps pipeline stages contiguous: the end of a stage joins the next stage, or its beginning the previous one.
+    Sometimes exchange two devices everywhere instead.
     """
     old = _device_of(hood, device, u)
     other = below(state, hood.allowed.shape[1] - 1)
@@ -307,9 +307,9 @@ def _set_levels(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> 
 
 @counted_inner
 def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
-    """Move parameters and inputs that have no reader left on their device to a moved unit that reads them.
+    """After a unit has moved, let parameters and inputs follow it that it reads and that nothing else on their device reads.
 
-    If they may be copied for use, move only those that were on the unit's device.
+    If the backend streams them, move only those that were on the unit's old device.
     """
     for i in range(log.counts[DEVICES]):
         u = hood.unit_of[log.group[i]]
@@ -342,7 +342,7 @@ def propose(state: Any, device: Any, priority: Any, hood: Any, flow: Any, shares
     m = log.counts[PATH]
     if kind in (ORDER, LEVEL) and len(priority) == 0:
         kind = CRITICAL
-    if kind in (CRITICAL, TRANSFER) and m == 0:  # no schedule to be guided by
+    if kind in (CRITICAL, TRANSFER) and m == 0:  # without a schedule there is no guidance
         kind = SINGLE
     if kind == LEVEL:
         _set_levels(state, flow, device, priority, log)

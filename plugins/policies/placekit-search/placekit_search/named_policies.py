@@ -1,4 +1,4 @@
-"""The policies in option `starts` of `portfolio`."""
+"""Builds the policies in option `starts` of `portfolio`, whose placements its searches start from."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from placekit_core import ConfigError, LearnablePolicy, NotApplicable, Policy, T
 from placekit_search.options import PortfolioOptions
 
 
-def named(starts: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, Policy]:
+def build_starts(starts: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, Policy]:
     """Build the policies of option `starts` of policy `by`. Default ones that are not installed are skipped.
 
-    Raises PluginError for another policy that is not installed, and for a broken one; ConfigError for unknown options.
+    Raises PluginError for any other policy that is not installed or broken; ConfigError for unknown options.
     """
     policies: dict[str, Policy] = {}
-    usual = PortfolioOptions.model_fields["starts"].default
+    default = PortfolioOptions.model_fields["starts"].default
     for name, values in starts.items():
         if name == by:
             raise ConfigError("policy.starts: the portfolio cannot start from itself", "name other policies")
-        if name in usual and name not in installed().names("policy"):
+        if name in default and name not in installed().names("policy"):
             continue
         entry = installed().get("policy", name)
         options = entry.options(values, f"policy.starts.{name}.")
         try:
             policies[name] = entry.build(options)
         except NotApplicable:  # its library has no wheel for this platform
-            if name not in usual:
+            if name not in default:
                 raise
     for name, policy in policies.items():
         if isinstance(policy, LearnablePolicy) and policy.options.checkpoint is None:
@@ -41,7 +41,7 @@ def named(starts: Mapping[str, Mapping[str, Any]], by: str) -> dict[str, Policy]
 
 def load_trained(policies: Mapping[str, Policy], task: Task) -> None:
     """Load the parameters of the policies that learn. Raises RunError if they do not fit."""
-    with task.evaluate.ledger.paused():  # as in a run of such a policy alone
+    with task.evaluate.ledger.paused():  # loading does not count in a run of that policy alone either
         for name, policy in policies.items():
             if isinstance(policy, LearnablePolicy):
                 policy.build([task.problem], np.random.default_rng(0))

@@ -45,8 +45,8 @@ from placekit_search.local_search import (
     walk_all,
 )
 from placekit_search.memory_starts import cut, repaired, too_large
-from placekit_search.move_kinds import PORTFOLIO, used
-from placekit_search.named_policies import load_trained, named
+from placekit_search.move_kinds import PORTFOLIO, applicable
+from placekit_search.named_policies import build_starts, load_trained
 from placekit_search.neighbourhood import Neighbourhood, neighbourhood
 from placekit_search.options import PortfolioOptions
 from placekit_search.roles import LEAST_ROLES, role_chains, roles
@@ -64,26 +64,24 @@ from placekit_search.starts import (
 from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
-START_SHARE = 0.2  # share of the budget that starts may use
-AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs again: searching gains more from them
+START_SHARE = 0.2  # share of the budget that finding starts may use
+AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
 MIN_TRIES = 3  # how often policies with samples run if the budget is small and START_SHARE allows it
 MOST_CUTS = 128  # starts by cuts for tight memory, ...
 CUT_OPERATIONS = 2_000_000  # ... and operations in all of them
 SAMPLED = 80_000  # operations in all samples of one start: large graphs get fewer samples
-COARSE_SHARE = (
-    0.5  # share of the progress in which a chain from a coarse start moves units; then it moves single groups
-)
+COARSE_SHARE = 0.5  # share of the progress in which a chain from a coarse start moves units of several groups
 CONTIGUOUS_SHARE = 0.02  # share of the budget for the best contiguous split of layers, ...
 MOST_CONTIGUOUS = 200  # ... and the most evaluations for it
 CHAINS = 64  # most chains in the first round
 TRIES = 50  # most runs of a policy with samples, each with other random numbers
 TEMPERATURE_START = 0.001  # first temperature, as a fraction of the start's value
-HEATS = (1.0, 8.0)  # factors of the first temperature: if few moves are nearly neutral, a cold chain is stuck
+HEATS = (1.0, 8.0)  # factors of the first temperature, in turn: if few moves are nearly neutral, a cold chain is stuck
 REHEAT = 0.7  # factor of the first temperature from round to round
 
 
 class Portfolio(ResumablePolicy):
-    """Starts from many heuristics, and runs local searches from the best of them, of which the worse half ends after each round.
+    """Runs many heuristics, then local searches from the best placements; the worse half of the searches ends after each round.
 
     Starts are list schedules, a list schedule of whole units for every level of a multilevel coarsening, and the policies of
     option `starts`, as long as all this takes less than a fifth of the budget. If a start that does not fit in memory is faster
@@ -101,7 +99,7 @@ class Portfolio(ResumablePolicy):
 
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
-        self.others = named(self.options.starts, self.name)
+        self.others = build_starts(self.options.starts, self.name)
         warm_up()
 
     def place(
@@ -132,7 +130,7 @@ class _Race:
             `heat`: [chains] factor of its first temperature.
         rounds: the number of rounds; `round`: index of the current one.
         first, began: progress and evaluations when the chains began.
-        reserve, end: evaluations for contiguous placements after the rounds; share of the budget at which the rounds end.
+        reserve, end: evaluations kept for contiguous placements after the rounds; progress at which the rounds end.
     """
 
     def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
@@ -143,7 +141,7 @@ class _Race:
             self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
         self.levels = [of for of in levels if movable(task.problem, of)]  # elsewhere there is nothing to move
         self.ordered = self.makespan and task.evaluate.session.priorities
-        self.context = SearchContext(task, used(PORTFOLIO, self.makespan, self.ordered))
+        self.context = SearchContext(task, applicable(PORTFOLIO, self.makespan, self.ordered))
         self.hoods: dict[int, Neighbourhood] = {}
         self.chains: list[LocalSearch] = []
         self.level: list[int] = []
@@ -175,7 +173,7 @@ class _Race:
     def begin(self, rng: Generator, first: Placements | None) -> None:
         """Evaluate the starts, and begin a chain at each of the best. `first` is a start that is already evaluated."""
         starts = self._starts(rng, first)
-        count = 2 ** int(np.log2(np.clip(self._chains_worth(), 1, CHAINS)))
+        count = 2 ** int(np.log2(np.clip(self._affordable_chains(), 1, CHAINS)))
         random = rng.integers(0, 2**64, count, np.uint64)
         price_s = PRICE * min(s.value_s for s in starts)  # the same for all, so that chains can be compared
         for i in range(count):
@@ -187,10 +185,10 @@ class _Race:
         self.rounds = int(np.log2(count)) + 1
         self.first, self.began = self.task.evaluate.progress, self.task.evaluate.ledger.evaluations
 
-    def _chains_worth(self) -> float:
-        """How many times `evaluations_per_chain` remains; if seconds are limited, an estimate from one timed evaluation.
+    def _affordable_chains(self) -> float:
+        """The number of chains of `evaluations_per_chain` that the budget allows; if seconds are limited, an estimate.
 
-        Without a compiled evaluation, a backend counts as slow: a budget of seconds alone then allows one chain.
+        Without a compiled evaluation, none is timed: a budget of seconds alone then allows one chain.
         """
         ledger, left = self.task.evaluate.ledger, self.task.evaluate.remaining
         if ledger.limit_s is not None and self.context.kernel is not None:
@@ -209,19 +207,18 @@ class _Race:
         """Starts with different devices, the best first; `first` is one of them."""
         task, problem, given = self.task, self.task.problem, copy.deepcopy(rng)
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
-        fine = list_schedules(problem, min(size, self._samples(16)), rng, self._started)
+        fine = list_schedules(problem, min(size, self._samples(16)), rng, self._starts_late)
         found = [(fine, [0] * len(fine))]
         if not self.makespan:
             some = Placements.of(even_splits(sequence(problem), size))
             found = [(some, [len(self.levels)] * len(some)), *found]
         elif self.levels and size > 1:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
-            found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels], self._started), levels))
+            found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels], self._starts_late), levels))
         if first is not None:
             found.append((first, [0]))
-        trained = [
-            p for p in self.others.values() if isinstance(p, LearnablePolicy)
-        ]  # named on purpose, so they always run
+        # the user named these, so they always run
+        trained = [p for p in self.others.values() if isinstance(p, LearnablePolicy)]
         found[:0] = [(p.place(task, copy.deepcopy(given)).batch(), [0]) for p in trained]
         prefetch = task.evaluate.session.prefetch
         if prefetch is not None:
@@ -230,21 +227,19 @@ class _Race:
         most = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining
         coarse = 0 if self.makespan else len(self.levels)
         budget = most - sum(len(b) for b, _ in found)
-        found += [(p.batch(), [coarse]) for p in self._proposals(budget, given, rng)]
-        rows = self._measured(found)
+        found += [(p.batch(), [coarse]) for p in self._placements_of_others(budget, given, rng)]
+        rows = self._measure(found)
         if self.makespan:
             rows += self._memory_starts(rows, most)
-        compiled = (
-            self.context.kernel is not None or task.evaluate.ledger.limit_s is None
-        )  # otherwise they take too long
-        if self.ordered and compiled and not self._started():
-            rows += self._measured([levelled(task, self.context.flow, rows, self._samples(LEVELLED))])
+        quick = self.context.kernel is not None or task.evaluate.ledger.limit_s is None  # else this takes too long
+        if self.ordered and quick and not self._starts_late():
+            rows += self._measure([levelled(task, self.context.flow, rows, self._samples(LEVELLED))])
         rows += self._role_starts(rng)
         price_s = PRICE * min(s.value_s for s in rows)
         return distinct(sorted(rows, key=lambda s: (s.over > 0, penalised(s.value_s, s.over, price_s))))
 
-    def _measured(self, found: list[tuple[Placements, list[int]]]) -> list[Start]:
-        """Measure batches; the second part of each has the level of every placement."""
+    def _measure(self, found: list[tuple[Placements, list[int]]]) -> list[Start]:
+        """Measure batches, each given with the levels of its placements (see `Start`)."""
         rows: list[Start] = []
         for batch, levels in found:
             if not len(batch):
@@ -259,17 +254,17 @@ class _Race:
     def _memory_starts(self, rows: list[Start], most: float) -> list[Start]:
         """More starts for tight memory, up to `most` evaluations of the task."""
         evaluate = self.task.evaluate
-        if not too_large(rows) or evaluate.evaluations >= most or self._started():
+        if not too_large(rows) or evaluate.evaluations >= most or self._starts_late():
             return []
         count = min((most - evaluate.evaluations) / 2, MOST_CUTS, max(1, CUT_OPERATIONS // self.task.problem.graph.n))
 
         def measured(some: Placements) -> list[Start]:
-            return self._measured([(some, [0] * len(some))])
+            return self._measure([(some, [0] * len(some))])
 
-        cuts = cut(self.task.problem, int(count), measured, self._started)
+        cuts = cut(self.task.problem, int(count), measured, self._starts_late)
         fast = too_large(rows + cuts)[: SAMPLED // self.task.problem.graph.n]  # repair takes long on large graphs
-        fitting = repaired(self.task, fast, most - evaluate.evaluations, self._started)
-        return cuts + self._measured([(Placements.of(s.device, s.priority), [s.level]) for s in fitting])
+        fitting = repaired(self.task, fast, most - evaluate.evaluations, self._starts_late)
+        return cuts + self._measure([(Placements.of(s.device, s.priority), [s.level]) for s in fitting])
 
     def _role_starts(self, rng: Generator) -> list[Start]:
         """The best placements of whole roles, if calls of modules repeat and there are enough roles to search."""
@@ -277,14 +272,14 @@ class _Race:
         role = roles(task.problem) if o.role_share and self.makespan and task.evaluate.remaining > 1 else None
         if role is None or role.max() + 1 < LEAST_ROLES or not movable(task.problem, role):
             return []
-        context = SearchContext(task, used(PORTFOLIO, priorities=False))
-        worth = o.role_share * self._chains_worth() * o.evaluations_per_chain
+        context = SearchContext(task, applicable(PORTFOLIO, priorities=False))
+        worth = o.role_share * self._affordable_chains() * o.evaluations_per_chain
         chains = [c.at for c in role_chains(task, context, role, o.role_share, worth, rng, self.threads)]
         fit = [at for at in chains if at.energy[FITS]]
         return [Start(float(at.energy[BEST]), 0.0, at.best_device, at.best_priority, 0) for at in fit]
 
-    def _proposals(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
-        """Placements of the other policies, until the task has used `budget` evaluations or would need them for these.
+    def _placements_of_others(self, budget: float, given: Generator, rng: Generator) -> list[Placement]:
+        """Placements of the other policies, as long as these and their evaluation take at most `budget` evaluations in all.
 
         In the first turn each policy gets the same generator as this policy, so it proposes the same placement as in its own
         run with this seed and as many samples. Policies with several samples run again, once for each chain that the budget
@@ -293,7 +288,7 @@ class _Race:
         evaluate, placements = self.task.evaluate, list[Placement]()
         notes = list(evaluate.notes)
         asked = [self._sampled(p) for p in self.others.values() if not isinstance(p, LearnablePolicy)]
-        for turn in range(int(np.clip(self._chains_worth(), MIN_TRIES, TRIES))):
+        for turn in range(int(np.clip(self._affordable_chains(), MIN_TRIES, TRIES))):
             again = []
             for policy, samples in asked:
                 late = is_late(self.task, AGAIN_SHARE if turn else START_SHARE)
@@ -303,7 +298,7 @@ class _Race:
                 report_progress(f"starts, {policy.name}: {len(placements)} placements")
                 try:
                     placements.append(policy.place(self.task, other))
-                except NotApplicable:  # the policy is for other programs or machines
+                except NotApplicable:  # to this program or machine
                     continue
                 if samples > 1:  # a single sample would be the same again
                     again.append((policy, samples))
@@ -322,13 +317,13 @@ class _Race:
         """`wanted` samples, or fewer for a large graph."""
         return max(1, min(wanted, SAMPLED // max(self.task.problem.graph.n, 1)))
 
-    def _started(self) -> bool:
+    def _starts_late(self) -> bool:
         """Whether seconds are limited and the starts have used their share."""
         return is_late(self.task, START_SHARE)
 
     @property
     def can_move(self) -> bool:
-        """Whether some chain has anything to choose."""
+        """Whether some chain has a move that may improve its placement."""
         return any(chain.can_move(self._hood(0, 1.0)) for chain in self.chains)
 
     def step(self, pool: ThreadPoolExecutor) -> None:
@@ -356,7 +351,7 @@ class _Race:
             temperature = chain.start_s * first * (last / first) ** within
             if self.context.kernel is None:
                 if evaluate.remaining > 0:
-                    chain.one(hood, temperature)
+                    chain.step_once(hood, temperature)
             else:
                 walks.append((chain, hood, temperature, (last / first) ** (1 / each)))
         if walks:
@@ -385,11 +380,11 @@ class _Race:
 
     @property
     def late(self) -> bool:
-        """Whether the rest of the seconds is for contiguous placements."""
+        """Whether the seconds that remain are kept for contiguous placements."""
         return self.layers is not None and is_late(self.task, self.end)
 
     def contiguous(self) -> Placement | None:
-        """The best contiguous split of the layers if it should be the result, else None. Notes its value."""
+        """The best placement that gives each device one run of layers, if it should be the result; else None. Notes its value."""
         evaluate, layers = self.task.evaluate, self.layers
         best, count = evaluate.best, int(min(evaluate.remaining, self.reserve or MOST_CONTIGUOUS))
         if layers is None or best is None or count < LEAST or layers.is_contiguous(best.placement.device):

@@ -20,7 +20,7 @@ from placekit_search.local_search import LocalSearch, SearchContext, excess, wal
 from placekit_search.neighbourhood import neighbourhood
 from placekit_search.walk import BEST, PRICE
 
-CALLS = 3  # a module repeats if it has at least so many calls
+CALLS = 3  # a module repeats if it is called at least this often
 LEAST_ROLES = 4  # with fewer roles, the other starts cover most placements
 SHARE = 0.5  # least share of the work in modules that repeat
 UPDATE, BACKWARD = PHASES.index("update"), PHASES.index("backward")
@@ -33,7 +33,7 @@ CHUNK = 50  # evaluations of a chain at one temperature
 
 
 def roles(problem: Problem) -> NDArray[np.int64] | None:
-    """[g] role of each group, numbered from 0. None if calls do not repeat.
+    """[g] role of each group, numbered from 0. None if few modules are called repeatedly.
 
     A role is a module and a phase. Gradients of weights, which only updates and sums of them read, count as a phase of their
     own. Operations that may run on different devices have different roles. A group with several roles unites them.
@@ -47,7 +47,7 @@ def roles(problem: Problem) -> NDArray[np.int64] | None:
     role = united(problem, of_op)
     allowed = allowed_for_units(problem, role)
     some = allowed.any(axis=1)
-    nowhere = np.logical_not(some)[role]  # no device may run all of a united role: its groups stay alone
+    nowhere = np.logical_not(some)[role]  # no single device may run the whole role: place its groups one by one
     role[nowhere] = len(allowed) + np.arange(np.count_nonzero(nowhere))
     return np.unique(role, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
@@ -67,20 +67,20 @@ def _repeats(problem: Problem) -> bool:
 
 
 def _weight_gradients(graph: Graph) -> NDArray[np.bool_]:
-    """[n] backward operations whose results are read only by updates, or by sums of equal size that are read only by these."""
+    """[n] whether an operation computes a gradient that only updates read, maybe after it was added to others of its size."""
     update, (source, target) = graph.phase == UPDATE, graph.op_edges
     largest = np.zeros(graph.n, np.int64)
     np.maximum.at(largest, graph.tensor_producer, graph.tensor_bytes)
-    passes = graph.phase == BACKWARD
+    sums = graph.phase == BACKWARD  # these may be sums: only updates and operations of equal size read them
     read = np.bincount(source, minlength=graph.n) > 0
     harmless = update[target] | (largest[source] == largest[target])
-    passes[source[~harmless]] = False
+    sums[source[~harmless]] = False
     ptr = np.searchsorted(source, np.arange(graph.n + 1)).tolist()
-    out, only, size = target.tolist(), update.tolist(), (passes & read).tolist()
+    readers, for_updates, may_sum = target.tolist(), update.tolist(), (sums & read).tolist()
     for v in graph.topological_order[::-1].tolist():
-        if size[v]:
-            only[v] = all(only[w] for w in out[ptr[v] : ptr[v + 1]])
-    return np.asarray(np.asarray(only) & (graph.phase == BACKWARD), np.bool_)
+        if may_sum[v]:
+            for_updates[v] = all(for_updates[w] for w in readers[ptr[v] : ptr[v + 1]])
+    return np.asarray(np.asarray(for_updates) & (graph.phase == BACKWARD), np.bool_)
 
 
 def role_chains(
@@ -92,14 +92,14 @@ def role_chains(
     rng: Generator,
     threads: int,
 ) -> list[LocalSearch]:
-    """Chains of annealing that move whole roles, until they have used `share` of the remaining budget or `LONGEST` each.
+    """Search by chains of annealing that move whole roles; they end after `share` of the remaining budget, or `LONGEST` each.
 
-    Every chain begins with each role on a random device. Priorities stay b-levels: `context` must have no moves that change
-    them. Returns no chains if the share is less than `CHUNK` evaluations.
+    In a new chain each role is on a random device. Priorities stay b-levels: `context` must have no moves that change
+    them. Returns no chains if `share` is less than `CHUNK` evaluations.
 
     Args:
         role: [g], see `roles`.
-        worth: about how many evaluations the share is.
+        worth: estimated number of evaluations that `share` allows.
         threads: number of threads for compiled loops.
     """
     evaluate, count = task.evaluate, int(np.clip(worth // PER_CHAIN, 1, CHAINS))
@@ -110,7 +110,7 @@ def role_chains(
         return []
     report_progress("starts: devices of roles")
     first, made, hood = evaluate.progress, count, neighbourhood(task.problem, role)
-    begun = _begun(task, context, np.stack([_anywhere(hood.allowed, rng)[role] for _ in range(count)]), rng)
+    chains = _begin(task, context, np.stack([_random_devices(hood.allowed, rng)[role] for _ in range(count)]), rng)
     with ThreadPoolExecutor(threads, "placekit-roles") as pool:
         while evaluate.remaining > 0:
             used = made / quota
@@ -121,17 +121,17 @@ def role_chains(
                 break
             cooling = (COLD / HOT) ** used
             if context.kernel is None:
-                chain = begun[made % count]
-                chain.one(hood, float(chain.at.energy[BEST]) * HOT * cooling)
+                chain = chains[made % count]
+                chain.step_once(hood, float(chain.at.energy[BEST]) * HOT * cooling)
                 made += 1
                 continue
-            walk_all([(c, hood, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in begun], each, pool)
+            walk_all([(c, hood, float(c.at.energy[BEST]) * HOT * cooling, 1.0) for c in chains], each, pool)
             made += each * count
-    return begun
+    return chains
 
 
-def _begun(task: Task, context: SearchContext, device: NDArray[np.int16], rng: Generator) -> list[LocalSearch]:
-    """A chain at each of the placements [b, g]."""
+def _begin(task: Task, context: SearchContext, device: NDArray[np.int16], rng: Generator) -> list[LocalSearch]:
+    """Evaluate the placements [b, g], and begin a chain at each."""
     priority = group_priority(task.problem, b_level(task.problem)).astype(np.float32)
     value, over = excess(task.evaluate(Placements.of(device, np.broadcast_to(priority, device.shape))), task)
     price_s, random = PRICE * float(value.min()), rng.integers(0, 2**64, len(device), np.uint64)
@@ -143,6 +143,6 @@ def _begun(task: Task, context: SearchContext, device: NDArray[np.int16], rng: G
     ]
 
 
-def _anywhere(allowed: NDArray[np.bool_], rng: Generator) -> NDArray[np.int16]:
+def _random_devices(allowed: NDArray[np.bool_], rng: Generator) -> NDArray[np.int16]:
     """[u] a random device for each unit, among its allowed ones with equal chances."""
     return np.asarray(np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1), np.int16)

@@ -1,4 +1,4 @@
-"""Starts for backends that stream: parameters may be stored on other devices and copied for use (`Session.prefetch`)."""
+"""Starts for backends that stream parameters: copy them from other devices shortly before use (`Session.prefetch`)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def streamed(problem: Problem, prefetch: int, count: int) -> Placements:
     evenly over the order of use, so that copies and operations overlap. In some starts, an operation moves to its remote
     parameters if it is faster there than the copies would be.
     """
-    filler = _Filler(problem, prefetch)
-    seconds = np.where(problem.allowed, problem.group_s, 1e3 * problem.group_s.max(initial=0.0))[filler.works]
+    finder = _ParameterHomes(problem, prefetch)
+    seconds = np.where(problem.allowed, problem.group_s, 1e3 * problem.group_s.max(initial=0.0))[finder.works]
     fastest = np.argsort(seconds.sum(axis=0), kind="stable")[:MOST_DEVICES]
-    computing = [_computed(problem, fastest[:k]) for k in range(1, len(fastest) + 1)]
+    computing = [_compute_devices(problem, fastest[:k]) for k in range(1, len(fastest) + 1)]
     ways = product(range(len(LEVELS)), range(2), range(len(computing)))
     chosen = sorted(ways, key=lambda way: (sum(way), way))[:count]
-    rows = [filler.filled(computing[k], LEVELS[level], bool(cheaper)) for level, cheaper, k in chosen]
+    rows = [finder.homes(computing[k], LEVELS[level], bool(cheaper)) for level, cheaper, k in chosen]
     device = np.stack(rows) if rows else np.empty((0, problem.g), np.int16)
     return Placements.of(device, np.broadcast_to(group_priority(problem, b_level(problem)), device.shape))
 
 
-def _computed(problem: Problem, devices: Ints) -> Ints:
+def _compute_devices(problem: Problem, devices: Ints) -> Ints:
     """[g] devices of groups that compute: contiguous blocks on `devices`, in proportion to memory, where this is allowed."""
     device = np.full(problem.g, devices[0])
     if len(devices) > 1:
@@ -48,14 +48,14 @@ def _computed(problem: Problem, devices: Ints) -> Ints:
     return np.where(problem.allowed[np.arange(problem.g), device], device, best)
 
 
-class _Filler:
-    """Finds homes for groups of parameters.
+class _ParameterHomes:
+    """Finds a device (home) for every group of parameters.
 
     Attributes:
-        works: [g] whether a group computes. The others hold parameters with their state and updates, or inputs.
-        reader: [g] the first group that computes and reads each other group; -1 if there is none.
-        apart: the groups that compute nothing, in the order in which they are read.
-        besides: bytes that a device needs in addition to its parameters: activations and copies.
+        works: [g] whether a group computes. The others have only inputs, or parameters with their state and updates.
+        reader: [g] for a group that does not compute, the first group that reads it and computes; -1 if there is none.
+        parameters: the groups that do not compute, in the order in which they are read.
+        reserved_bytes: bytes that a device needs besides its parameters: activations, and copies of other parameters.
     """
 
     def __init__(self, problem: Problem, prefetch: int) -> None:
@@ -72,42 +72,42 @@ class _Filler:
         self.reader = np.full(problem.g, -1, np.int64)
         read = np.flatnonzero(first < graph.n)
         self.reader[read] = group[graph.topological_order[first[read]]]
-        apart = np.flatnonzero(~self.works)
-        self.apart: Ints = apart[np.argsort(first[apart], kind="stable")]
-        self.besides = _activations(graph, position) + _copied(graph, position, prefetch + 1)
+        parameters = np.flatnonzero(~self.works)
+        self.parameters: Ints = parameters[np.argsort(first[parameters], kind="stable")]
+        self.reserved_bytes = _activations(graph, position) + _copies(graph, position, prefetch + 1)
 
-    def filled(self, computing: Ints, level: float, cheaper: bool) -> NDArray[np.int16]:
-        """[g] devices of all groups: groups that compute as in `computing` [g], the others with them while there is room.
+    def homes(self, computing: Ints, level: float, cheaper: bool) -> NDArray[np.int16]:
+        """[g] devices of all groups: those that compute as in `computing` [g]; parameters with their readers if there is room.
 
-        `level`: one of `LEVELS`. `cheaper`: operations move to their parameters if this is faster than copying them.
+        `level`: one of `LEVELS`. `cheaper`: move operations to their parameters if this is faster than copying these.
         """
         problem, works = self.problem, self.works
         device, bytes_, size = computing.copy(), problem.group_persistent_bytes, problem.cluster.size
         user = np.where(self.reader >= 0, device[self.reader], device)
         room = problem.cluster.memory_bytes.astype(np.float64)
         computes = np.unique(device[works])
-        room[computes] = level * np.maximum(room[computes] - self.besides, 0.0)
+        room[computes] = level * np.maximum(room[computes] - self.reserved_bytes, 0.0)
         room -= np.bincount(device[works], bytes_[works], minlength=size)
-        total = np.bincount(user[self.apart], bytes_[self.apart], minlength=size)
+        total = np.bincount(user[self.parameters], bytes_[self.parameters], minlength=size)
         part = np.clip(room / np.maximum(total, 1.0), 0.0, 1.0)
-        seen, kept, left = np.zeros(size), np.zeros(size), []
-        for g in self.apart.tolist():
+        seen, kept, remote = np.zeros(size), np.zeros(size), []
+        for g in self.parameters.tolist():
             d = int(user[g])
             seen[d] += bytes_[g]
             if problem.allowed[g, d] and kept[d] + bytes_[g] <= part[d] * seen[d]:
                 kept[d] += bytes_[g]
                 device[g] = d
             else:
-                left.append(g)
-        self._send_away(device, user, room - kept, left)
+                remote.append(g)
+        self._place_remote(device, user, room - kept, remote)
         if cheaper:
-            self._work_there(device, user, left)
+            self._move_computation(device, user, remote)
         return device.astype(np.int16)
 
-    def _send_away(self, device: Ints, user: Ints, room: Floats, left: list[int]) -> None:
-        """Put each group of `left`, the largest first, on the nearest device with room that is not its user's."""
+    def _place_remote(self, device: Ints, user: Ints, room: Floats, remote: list[int]) -> None:
+        """Put each group of `remote`, the largest first, on the device nearest to its `user` [g] that has room."""
         problem, slow = self.problem, self.problem.cluster.routes.s_per_byte
-        for g in sorted(left, key=lambda g: (-problem.group_persistent_bytes[g], g)):
+        for g in sorted(remote, key=lambda g: (-problem.group_persistent_bytes[g], g)):
             others = problem.allowed[g] & (np.arange(len(room)) != user[g])
             others = others if others.any() else problem.allowed[g]
             fits = others & (room >= problem.group_persistent_bytes[g])
@@ -115,10 +115,10 @@ class _Filler:
             device[g] = cost.argmin()
             room[device[g]] -= problem.group_persistent_bytes[g]
 
-    def _work_there(self, device: Ints, user: Ints, left: list[int]) -> None:
-        """Move groups that compute to their parameters if they are faster there than copying the parameters is."""
+    def _move_computation(self, device: Ints, user: Ints, remote: list[int]) -> None:
+        """Move groups that compute to their remote parameters if running them there is faster than copying the parameters."""
         problem, reads = self.problem, dict[int, list[int]]()
-        for g in left:
+        for g in remote:
             if self.reader[g] >= 0:
                 reads.setdefault(int(self.reader[g]), []).append(g)
         slow, bytes_ = problem.cluster.routes.s_per_byte, problem.group_persistent_bytes
@@ -127,7 +127,7 @@ class _Filler:
             copying = sum(bytes_[g] * slow[device[g], user[g]] for g in own)
             if problem.allowed[r, there] and problem.group_s[r, there] < copying:
                 device[r] = there
-        for g in self.apart.tolist():  # the other parameters of a moved group follow it
+        for g in self.parameters.tolist():  # the other parameters of a moved group follow it
             r = int(self.reader[g])
             if r >= 0 and device[r] != user[g] and problem.allowed[g, device[r]]:
                 device[g] = device[r]
@@ -145,7 +145,7 @@ def _activations(graph: Graph, position: Ints) -> float:
     return float(np.cumsum(change).max(initial=0.0))
 
 
-def _copied(graph: Graph, position: Ints, window: int) -> float:
+def _copies(graph: Graph, position: Ints, window: int) -> float:
     """The most bytes that `window` successive operations read from sources; operations that read no source are skipped."""
     edge = ~graph.kernel[graph.tensor_producer[graph.input_tensor]]
     bytes_ = np.bincount(position[graph.edge_op[edge]], graph.tensor_bytes[graph.input_tensor[edge]], graph.n)

@@ -37,7 +37,7 @@ def test_borders_slide_to_a_cut_that_fits() -> None:
     """A cut of two devices is the better the closer it is to one of two or more groups further on; the ones before do not fit."""
     problem = two_nets(2**40, layers=40)
     cuts = Cuts(problem)
-    assert cuts.beside((1, 3)) == [(2, 3), (1, 2), (1, 4)]
+    assert cuts.neighbours((1, 3)) == [(2, 3), (1, 2), (1, 4)]
     first = {borders[0] for borders in cuts.first(48) if len(borders) == 1}
     target = next(b for b in range(3, problem.g) if first.isdisjoint((b - 1, b, b + 1)))
     asked = list[int]()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from placekit_search.annealing import Annealing
 from placekit_search.local_search import SearchContext
-from placekit_search.move_kinds import PORTFOLIO, used
+from placekit_search.move_kinds import PORTFOLIO, applicable
 from placekit_search.portfolio import Portfolio
 from placekit_testing.strategies import random_problem
 from search_helpers import open_simulator, rows, search, stopped_and_resumed, task_of
@@ -169,7 +169,9 @@ def test_a_start_whose_library_is_missing_is_left_out(monkeypatch: pytest.Monkey
 def test_loops_are_as_long_as_the_seconds_allow() -> None:
     ledger = Ledger(seconds=10)  # its clock stands
     problem = a_problem()
-    moves = SearchContext(Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), used(PORTFOLIO))
+    moves = SearchContext(
+        Task(problem, BudgetedEvaluator(problem, open_simulator(problem), ledger)), applicable(PORTFOLIO)
+    )
     assert moves.chunk() == 16, "how long an evaluation takes is not known"
     moves.evaluation_s = 0.01
     assert moves.chunk() == 25

@@ -133,7 +133,7 @@ def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: py
     monkeypatch.setattr(type(task.evaluate), "kernel", lambda self: None)
     seen: list[np.ndarray] = []
     monkeypatch.setattr(
-        LocalSearch, "one", lambda self, *rest: (one(self, *rest), seen.append(self.at.device.copy()))[0]
+        LocalSearch, "step_once", lambda self, *rest: (step_once(self, *rest), seen.append(self.at.device.copy()))[0]
     )
     with contextlib.suppress(BudgetExhausted):
         Portfolio(starts={}, threads=1).place(task, np.random.default_rng(0))
@@ -143,4 +143,4 @@ def test_a_backend_without_a_compiled_evaluation_moves_roles_too(monkeypatch: py
     assert task.evaluate.evaluations == 600
 
 
-one = LocalSearch.one
+step_once = LocalSearch.step_once

@@ -1,4 +1,4 @@
-"""The features of a problem that the networks see: types, output sizes and neighbours of its groups, as arrays."""
+"""The inputs of the networks for a problem: types, output sizes and neighbours of its groups, as arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOG_BYTES = 30.0  # log2 of a GiB: scaled sizes of tensors are about 0 to 1
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Features of the g groups of a problem (of its operations, for a policy that groups by itself).
+    """Features of the g groups of a problem (for a policy that groups operations by itself, each operation is a group).
 
     Rows and edges follow the order of the sequence, not the groups' numbers.
 
@@ -68,7 +68,7 @@ class Features:
         return len(self.order)
 
     def adjacency(self, width: int) -> NDArray[np.float32]:
-        """[g, 2 * width] ones at the places of each group's direct inputs, then at those of its direct outputs."""
+        """[g, 2 * width] ones in the columns of each group's direct inputs, and of its direct outputs plus `width`."""
         near = np.zeros((self.g, 2 * width), np.float32)
         near[self.target, self.source] = 1.0
         near[self.source, width + self.target] = 1.0

@@ -15,21 +15,21 @@ from placekit_seq2seq.attention import attend, exponential, weights
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """The encoder's view of m sequences of T groups. m is 1 where all episodes have the same groups.
+    """The output of the encoder for m sequences of T groups; m is 1 if all episodes have the same groups.
 
     Attributes:
         output: [m, T, H] outputs of the encoder.
         key: [m, A, T] exponentials of the attention's keys.
         start: [1, m, H] last hidden state and cell of the encoder, with which the decoder begins.
-        empty: [m, T] places without a group, which get neither device nor attention, or None.
-        closed: [T, D] devices that groups may not go to.
+        empty: [m, T] places without a group, which get no device and no attention; None if there are none.
+        forbidden: [T, D] devices that the group at each place may not run on.
     """
 
     output: Tensor
     key: Tensor
     start: tuple[Tensor, Tensor]
     empty: Tensor | None
-    closed: Tensor
+    forbidden: Tensor
 
 
 class Placer(nn.Module):
@@ -47,7 +47,7 @@ class Placer(nn.Module):
         super().__init__()
         self.encoder = nn.LSTM(features, hidden, batch_first=True)
         self.decoder = nn.LSTM(hidden, hidden, batch_first=True)
-        self.device = nn.Parameter(0.1 * torch.randn(devices + 1, hidden))  # the last one begins the sequence
+        self.device = nn.Parameter(0.1 * torch.randn(devices + 1, hidden))  # the last: no device yet
         self.aligned = aligned
         self.key = nn.Linear(hidden, attention, bias=False)
         self.query = nn.Linear(hidden, attention)
@@ -56,13 +56,13 @@ class Placer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Start with weights so large that differences between groups reach the decisions at once.
+        """Initialise weights so large that the decisions differ between groups from the start.
 
-        With torch's own, smaller weights all decisions begin almost alike, and training ends with one device for all.
+        With torch's smaller weights all decisions are almost the same at first, and training ends with one device for all.
         """
         encoder: Any = self.encoder
         decoder: Any = self.decoder
-        nn.init.normal_(encoder.weight_ih_l0, std=0.5)  # few of the inputs are ones, most are zero
+        nn.init.normal_(encoder.weight_ih_l0, std=0.5)  # large, because most inputs are 0
         nn.init.normal_(decoder.weight_ih_l0, std=4.0 / decoder.hidden_size**0.5)
         for lstm in (encoder, decoder):
             for gate in lstm.weight_hh_l0.chunk(4):
@@ -71,9 +71,9 @@ class Placer(nn.Module):
     def encode(self, embedded: Tensor, allowed: NDArray[np.bool_], empty: Tensor | None = None) -> Memory:
         """Read m sequences of embeddings [m, T, F]; `allowed` [T, d] for d devices, at most D."""
         output, start = self.encoder(embedded)
-        closed = torch.ones(len(allowed), len(self.device) - 1, dtype=torch.bool)
-        closed[:, : allowed.shape[1]] = torch.from_numpy(~allowed)
-        return Memory(output, exponential(self.key(output).mT.contiguous()), start, empty, closed)
+        forbidden = torch.ones(len(allowed), len(self.device) - 1, dtype=torch.bool)
+        forbidden[:, : allowed.shape[1]] = torch.from_numpy(~allowed)
+        return Memory(output, exponential(self.key(output).mT.contiguous()), start, empty, forbidden)
 
     def log_p(self, memory: Memory, devices: Tensor) -> Tensor:
         """[b, T, D] logarithms of the distributions from which devices [b, T] were drawn. With autograd; all steps at once."""
@@ -83,18 +83,18 @@ class Placer(nn.Module):
         read = self.device[torch.cat([begin, chosen[:, :-1]], dim=1)]
         if self.aligned:
             read = read + memory.output
-        state, _ = self.decoder(read, _start(memory, b))
-        # one memory for all episodes: their queries are one list
+        state, _ = self.decoder(read, _initial_state(memory, b))
+        # if all episodes share one memory, their queries form one list
         listed = state.reshape(len(memory.output), -1, state.shape[2])
         context = attend(exponential(self.query(listed)), memory.key, self.score, memory.output, memory.empty)
         logits = self.output(torch.cat([state, context.reshape(state.shape)], dim=2))
-        log_p: Tensor = logits.masked_fill(memory.closed, -torch.inf).log_softmax(dim=2)
+        log_p: Tensor = logits.masked_fill(memory.forbidden, -torch.inf).log_softmax(dim=2)
         return log_p
 
     def draw(self, memory: Memory, b: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Devices [b, T] of b episodes and their log-distributions [b, T, D]; without a generator, the most likely devices.
 
-        Call it under `no_grad`. Each step does few and small operations: their number decides how long sampling takes.
+        Call it under `no_grad`. Operations are small, so their number decides how long sampling takes: each step has few.
         """
         m, steps = memory.output.shape[:2]
         d = len(self.device) - 1
@@ -106,11 +106,11 @@ class Placer(nn.Module):
         by_device = self.device @ lstm.weight_ih_l0.T + (lstm.bias_ih_l0 + lstm.bias_hh_l0)
         by_place = (memory.output @ lstm.weight_ih_l0.T).unbind(1) if self.aligned else None
         attended = memory.output @ by_context
-        closed = torch.zeros(steps, 1, d).masked_fill(memory.closed[:, None], -torch.inf)
-        added = closed.expand(steps, b, d)
+        forbidden = torch.zeros(steps, 1, d).masked_fill(memory.forbidden[:, None], -torch.inf)
+        added = forbidden.expand(steps, b, d)
         if generator is not None:  # the Gumbel-max trick: the largest logit, with this noise added, is a draw
-            added = closed - torch.empty(steps, b, d).exponential_(generator=generator).log_()
-        h, c = (s[0].contiguous() for s in _start(memory, b))
+            added = forbidden - torch.empty(steps, b, d).exponential_(generator=generator).log_()
+        h, c = (s[0].contiguous() for s in _initial_state(memory, b))
         previous = torch.full((b,), d)
         chosen, found = torch.empty(steps, b, dtype=torch.long), torch.empty(steps, b, d)
         for t, (added_t, chosen_t, found_t) in enumerate(zip(added, chosen, found, strict=True)):
@@ -126,11 +126,11 @@ class Placer(nn.Module):
             previous = torch.argmax(found_t + added_t, dim=1, out=chosen_t)
             if memory.empty is not None:
                 previous = previous.masked_fill(memory.empty[:, t], d)
-        return chosen.T, (found + closed).log_softmax(dim=2).transpose(0, 1)
+        return chosen.T, (found + forbidden).log_softmax(dim=2).transpose(0, 1)
 
 
-def _start(memory: Memory, b: int) -> tuple[Tensor, Tensor]:
-    """[1, b, H] twice: where the decoders of b episodes begin."""
+def _initial_state(memory: Memory, b: int) -> tuple[Tensor, Tensor]:
+    """The first hidden states and cells [1, b, H] of the decoders of b episodes."""
     h, c = memory.start
     return h.expand(1, b, -1).contiguous(), c.expand(1, b, -1).contiguous()
 

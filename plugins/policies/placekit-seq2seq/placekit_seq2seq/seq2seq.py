@@ -11,7 +11,7 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_learn.torch_features import TypeEmbedding
-from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy, room_for
+from placekit_learn.torch_policy import Decisions, TorchOptions, TorchPolicy, size_hint
 from torch import Tensor, nn
 
 from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts
@@ -21,7 +21,7 @@ from placekit_seq2seq.network import Memory, Placer, chosen_log_prob, entropy
 
 
 class RecurrentPolicy(TorchPolicy):
-    """Common part of the two policies: features, kept per problem, and room for devices."""
+    """The part that both policies share: features of problems, each computed once, and the number of devices."""
 
     options: NetworkOptions
     module: Any
@@ -56,7 +56,7 @@ class RecurrentPolicy(TorchPolicy):
 class Seq2Seq(RecurrentPolicy, ReportsKL):
     """Mirhoseini et al. 2017, section 3.2: encoder LSTM over the groups, attentional decoder LSTM over their devices.
 
-    The groups are in topological order, or in random ones: then the batch of a rollout has one order. A group's
+    The groups are in topological order, or in a random order that all episodes of a rollout share. A group's
     embedding is the mean of its operations' type embeddings, the sizes of its largest outputs, and a one for each group
     that is a direct input or output. Any `explore` above 0 draws devices from the softmax; 0 takes the most likely ones.
     """
@@ -78,22 +78,22 @@ class Seq2Seq(RecurrentPolicy, ReportsKL):
         )
 
     def features(self, problem: Problem) -> Features:
-        """As the base class; also raises PlacekitError if the problem has more groups than there is room for."""
+        """As in the base class; also raises PlacekitError if the problem has more groups than there is room for."""
         self._check_room(problem)
         return super().features(problem)
 
-    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        """As the base class, with a hint about option `max_groups` as well."""
+    def size_hints(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        """As in the base class, with a hint about option `max_groups` as well."""
         own = self.state_dict()["placer.encoder.weight_ih_l0"].shape[1] - 2 * self.room
         trained = (np.shape(state["placer.encoder.weight_ih_l0"])[-1] - own) // 2
-        return super().to_fit(state) + room_for("max_groups", trained, self.room)
+        return super().size_hints(state) + size_hint("max_groups", trained, self.room)
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         features = self._ordered(problem, rng if explore > 0 else None)
         with self.fixed_threads(), torch.no_grad():
             generator = self.generator(rng) if explore > 0 else None
             device, log_p = self.module.placer.draw(self._memory(features), n, generator)
-            log_prob, spread = chosen_log_prob(log_p, device), entropy(log_p)
+            log_prob, entropies = chosen_log_prob(log_p, device), entropy(log_p)
         placed = np.empty((n, problem.g), np.int16)
         placed[:, features.order] = device.numpy()
         return Rollouts(
@@ -101,7 +101,7 @@ class Seq2Seq(RecurrentPolicy, ReportsKL):
             np.tile(features.order.astype(np.int32), (n, 1)),
             device.numpy().astype(np.int16),
             log_prob.double().numpy(),
-            spread.double().numpy(),
+            entropies.double().numpy(),
             extra={"log_p": log_p.contiguous().numpy()},
         )
 

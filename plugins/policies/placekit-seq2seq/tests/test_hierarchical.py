@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from placekit_learn.policy_gradient import Reinforce
-from placekit_learn.torch_features import places
+from placekit_learn.torch_features import positional_encoding
 from placekit_seq2seq.hierarchical import Hierarchical
 from placekit_testing import fakes
 
@@ -57,14 +57,14 @@ def test_log_probabilities_add_up_to_the_joint_one() -> None:
 
 
 def test_the_places_of_a_sequence() -> None:
-    at = places(8, 2)
+    at = positional_encoding(8, 2)
     assert at.shape == (8, 4)
     assert torch.allclose(
         at[:, 0], torch.tensor([0.0, 0.5**0.5, 1.0, 0.5**0.5, 0.0, -(0.5**0.5), -1.0, -(0.5**0.5)]), atol=1e-6
     )
     assert torch.allclose(at[:4, 1], at[4:, 1], atol=1e-6), "the second octave has half the period"
-    assert places(8, 0).shape == (8, 0)
-    assert bool(places(100_000, 16).isfinite().all())
+    assert positional_encoding(8, 0).shape == (8, 0)
+    assert bool(positional_encoding(100_000, 16).isfinite().all())
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 3.0])
@@ -74,7 +74,7 @@ def test_groups_differ_by_place_at_first(sharpness: float) -> None:
     policy = built(problem, groups=64, grouper_hidden=64, sharpness=sharpness)
     features = policy.features(problem)
     with torch.no_grad():
-        log_p = policy._grouped(features, policy._types(features))
+        log_p = policy._group_log_p(features, policy._types(features))
     by_place = log_p - log_p.mean(dim=1, keepdim=True)
     found = by_place.sub(by_place.mean(dim=0)).square().mean().sqrt() / (2 * np.log(64)) ** 0.5
     assert found == pytest.approx(sharpness, rel=0.3)

@@ -12,7 +12,7 @@ VECTORS = ("avx512f", "avx2", "avx", "sve", "neon")  # LLVM's names, the widest 
 
 @hookimpl
 def placekit_facts() -> dict[str, str]:
-    """What torch and numba compute with: the processor's vectors decide in which order sums are added, and so their last bits."""
+    """The vector instructions of torch and numba: they decide the order of additions, and so the last bits of results."""
     found, torch, numba = dict[str, str](), sys.modules.get("torch"), sys.modules.get("numba")
     if torch is not None:
         found["torch_cpu"] = str(torch.backends.cpu.get_cpu_capability())

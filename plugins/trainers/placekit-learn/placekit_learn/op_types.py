@@ -1,4 +1,4 @@
-"""The types of a problem's operations, hashed into buckets, so that networks know them again in other graphs."""
+"""The types of a problem's operations, hashed into buckets, so that networks recognise them in other graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placekit_core import Problem
 
 
 def bucket(name: str, buckets: int) -> int:
-    """Index of a type's embedding: the same in every process and for every graph, so trained embeddings can be shared."""
+    """Index of a type's embedding. It is the same in every process and graph, so that trained embeddings can be reused."""
     return zlib.crc32(name.encode()) % buckets
 
 

@@ -1,4 +1,4 @@
-"""Optimisers on dicts of numpy arrays: gradients to be ascended become steps to be added."""
+"""Optimisers on dicts of numpy arrays. They ascend: a step is to be added to the parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class Optimiser(ABC):
-    """Turns gradients into steps."""
+    """Computes steps from gradients."""
 
     @abstractmethod
     def steps(self, gradients: Arrays, learning_rate: float) -> dict[str, NDArray[Any]]:
@@ -79,7 +79,7 @@ def norm(gradients: Arrays) -> float:
 
 
 def clipped(gradients: Arrays, max_norm: float | None) -> Arrays:
-    """The gradients, shortened together to the Euclidean norm `max_norm` if they are longer."""
+    """The gradients, scaled down together to the Euclidean norm `max_norm` if theirs is larger."""
     if max_norm is None:
         return gradients
     length = norm(gradients)

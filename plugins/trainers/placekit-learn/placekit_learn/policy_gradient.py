@@ -1,4 +1,4 @@
-"""The policy gradient trainers' common loop, and REINFORCE."""
+"""The loop that all policy gradient trainers share, and REINFORCE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from placekit_core import BudgetExhausted, Checkpoint, LearnablePolicy, Problem, Rollouts, State, Task, Trainer
 from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped, norm
 from placekit_learn.options import LearningOptions, ReinforceOptions
-from placekit_learn.rewards import Rewards, Worths
+from placekit_learn.rewards import Advantages, RewardFunction
 
 Floats = NDArray[np.float64]
 TOO_FEW = "the budget ended before the first update: the policy learned nothing from rewards"
@@ -25,12 +25,12 @@ TOO_FEW = "the budget ended before the first update: the policy learned nothing 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The data of one update.
+    """The input of one update.
 
     Attributes:
         problem: the problem that was placed.
         rollouts: the b episodes.
-        weight: [b, T] advantage of each decision, over the number of episodes that count.
+        weight: [b, T] advantage of each decision, divided by the number of episodes that count.
         entropy_weight: weight of the sum of all decisions' entropies.
         learning_rate: step size of the optimiser.
     """
@@ -43,27 +43,28 @@ class Batch:
 
 
 class PolicyGradient(Trainer):
-    """Draw a batch of placements, evaluate it, improve the policy by it; the tasks take turns, one update each.
+    """Repeats: draw a batch of placements, evaluate it, improve the policy. The tasks take turns, one update each.
 
     With `budget.proxy_evaluations`, where the run's backend is not the proxy, it first learns on the proxy until these
     evaluations are used up. Subclasses improve the policy in `improve`. All decisions of an episode have the advantage of
     the placement in which it ends, unless a subclass says otherwise in `weights`.
 
     Attributes:
-        updates, begun: batches so far, and how many of them were on the proxy.
-        pretrained: whether learning on the proxy is done.
-        learned: what the update computed about itself, for the history.
+        updates, proxy_updates: batches so far, and how many of them were on the proxy.
+        pretrained: whether learning on the proxy has ended.
+        rewards: the reward function of each task.
+        learned: numbers of the last update for the history, such as `gradient_norm`.
         seconds: time spent on `rollout`, `evaluate` and `update`.
-        shared: makes optimisers that several processes share, by their name; None: this one has its own.
+        shared: returns the optimiser of this name that several processes share; None: this process has its own.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearningOptions
     shared: Callable[[str], Optimiser] | None = None
     updates: int
-    begun: int
+    proxy_updates: int
     pretrained: bool
     optimiser: Optimiser
-    rewards: list[Worths]
+    rewards: list[RewardFunction]
     seconds: dict[str, float]
     learned: dict[str, float]
 
@@ -86,9 +87,9 @@ class PolicyGradient(Trainer):
                 tasks[0].evaluate.ledger.paused(),
             ):  # the budget's seconds are for the run's backend
                 self._learn(policy, cheaper, rng, checkpoint)
-            self.pretrained, self.begun = True, self.updates
-            self.rewards = self._no_rewards(tasks)  # the other backend's seconds have another mean
-        self.learn_or_tell(policy, tasks, rng, checkpoint)
+            self.pretrained, self.proxy_updates = True, self.updates
+            self.rewards = self._new_rewards(tasks)  # seconds on the other backend are not comparable
+        self.learn_until_end(policy, tasks, rng, checkpoint)
 
     def _learn(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
@@ -100,10 +101,10 @@ class PolicyGradient(Trainer):
             if checkpoint is not None:
                 checkpoint(self.state())
 
-    def learn_or_tell(
+    def learn_until_end(
         self, policy: LearnablePolicy, tasks: Sequence[Task], rng: Generator, checkpoint: Checkpoint | None
     ) -> None:
-        """Learn until the budget of the run's backend ends; tell the user if that is before the first update."""
+        """Learn until the budget of the run's backend ends. A note tells the user if it ends before the first update."""
         try:
             self._learn(policy, tasks, rng, checkpoint)
         except BudgetExhausted:
@@ -115,15 +116,15 @@ class PolicyGradient(Trainer):
         """The episodes of an update."""
         return policy.rollout(task.problem, self.options.samples, rng, explore)
 
-    def weights(self, task: Task, worths: Worths, rollouts: Rollouts) -> Floats | None:
-        """[b, T] advantage of each decision, over the number of episodes that count: that of the episode's placement.
+    def weights(self, task: Task, rewards: RewardFunction, rollouts: Rollouts) -> Floats | None:
+        """[b, T] advantage of each decision (that of its episode's placement), divided by the number of episodes that count.
 
-        None if there is nothing to learn from the batch, not even to explore.
+        None if the batch is to be skipped, entropy included.
         """
-        assert isinstance(worths, Rewards)
+        assert isinstance(rewards, Advantages)
         after = self.options.only_fitting_after
-        only_fitting = after is not None and self.updates - self.begun >= after
-        each = worths.weights(task.evaluate(rollouts.placements), only_fitting)
+        only_fitting = after is not None and self.updates - self.proxy_updates >= after
+        each = rewards.weights(task.evaluate(rollouts.placements), only_fitting)
         if only_fitting and not each.any():
             return None
         return np.where(rollouts.group >= 0, each[:, None], 0.0)
@@ -132,7 +133,7 @@ class PolicyGradient(Trainer):
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         """Change the policy's parameters, learning from the batch."""
 
-    def _update(self, policy: LearnablePolicy, task: Task, rewards: Worths, rng: Generator) -> None:
+    def _update(self, policy: LearnablePolicy, task: Task, rewards: RewardFunction, rng: Generator) -> None:
         o, progress = self.options, task.evaluate.progress
         with self._timed("rollout"):
             explore = between(o.explore, o.explore_end, progress)
@@ -151,48 +152,48 @@ class PolicyGradient(Trainer):
             if self.learned:
                 task.log(loss=float(loss), entropy=float(entropy), **self.learned)
 
-    def climb(
+    def ascend(
         self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float = 0.0
     ) -> None:
-        """One step of the optimiser."""
+        """Make one step of the optimiser along the gradients of the policy."""
         found = policy.gradients(batch.problem, batch.rollouts, weight, entropy_weight, kl_weight)
         self.learned["gradient_norm"] = norm(found)
         gradients = clipped(found, self.options.max_gradient_norm)
         policy.apply(self.optimiser.steps(gradients, batch.learning_rate))
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Forget everything."""
-        self.updates = self.begun = 0
+        """Begin anew."""
+        self.updates = self.proxy_updates = 0
         self.optimiser = self.new_optimiser("policy")
-        self.rewards, self.pretrained = self._no_rewards(tasks), False
+        self.rewards, self.pretrained = self._new_rewards(tasks), False
         self.learned = {}
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
 
     def new_optimiser(self, name: str) -> Optimiser:
-        """An optimiser; `name` tells several of one trainer apart."""
+        """A new or shared optimiser; a trainer with several gives each a `name`."""
         return OPTIMISERS[self.options.optimiser]() if self.shared is None else self.shared(name)
 
-    def _no_rewards(self, tasks: Sequence[Task]) -> list[Worths]:
-        return [self.worths(task) for task in tasks]
+    def _new_rewards(self, tasks: Sequence[Task]) -> list[RewardFunction]:
+        return [self.reward_function(task) for task in tasks]
 
-    def worths(self, task: Task) -> Worths:
-        """What a task's placements are worth."""
-        return Rewards(self.options, task.evaluate.failing_signal_s)
+    def reward_function(self, task: Task) -> RewardFunction:
+        """A new reward function for a task."""
+        return Advantages(self.options, task.evaluate.failing_signal_s)
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs: between two updates, everything but policy, generator and evaluators."""
+        """The trainer's state between two updates, for `restore`; without policy, generator and evaluators."""
         rewards = [r.state() for r in self.rewards]
         return {
             "updates": self.updates,
             "optimiser": self.optimiser.state(),
             "rewards": rewards,
             "pretrained": self.pretrained,
-            "begun": self.begun,
+            "begun": self.proxy_updates,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
-        self.updates, self.begun = int(state["updates"]), int(state["begun"])
+        self.updates, self.proxy_updates = int(state["updates"]), int(state["begun"])
         self.pretrained = bool(state["pretrained"])
         self.optimiser.restore(state["optimiser"])
         for rewards, saved in zip(self.rewards, state["rewards"], strict=True):
@@ -214,7 +215,7 @@ class Reinforce(PolicyGradient):
     options_class = ReinforceOptions
 
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
-        self.climb(policy, batch, batch.weight, batch.entropy_weight)
+        self.ascend(policy, batch, batch.weight, batch.entropy_weight)
 
 
 def between(start: float, end: float | None, progress: float) -> float:

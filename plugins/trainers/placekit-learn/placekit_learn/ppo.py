@@ -13,10 +13,7 @@ from placekit_learn.options import PPOOptions
 from placekit_learn.policy_gradient import Batch, PolicyGradient
 
 Floats = NDArray[np.float64]
-LEAST, MOST = (
-    1e-3,
-    1e3,
-)  # limits of the KL penalty's weight: without them it is 0 or not a number after some hundred updates
+LEAST, MOST = 1e-3, 1e3  # limits of the KL penalty's weight: without them it ends up at 0 or infinity
 TOLERANCE, FACTOR = 1.5, 2.0  # Schulman et al. 2017, section 4
 _LARGEST_LOG_RATIO = 20.0  # keeps ratios finite where nothing is clipped
 
@@ -38,12 +35,12 @@ class PPO(PolicyGradient):
         o = self.options
         beta = self.beta / o.samples if o.kl_target is not None else 0.0
         # at first all ratios are 1, and the divergence is 0, where it has no gradient
-        self.climb(policy, batch, batch.weight, batch.entropy_weight)
+        self.ascend(policy, batch, batch.weight, batch.entropy_weight)
         for _ in range(o.epochs - 1):
             again = able(policy, RecomputesLogProb, "choose trainer=reinforce")
             ratio = ratios(again.log_prob(batch.problem, batch.rollouts), batch.rollouts.log_prob)
             weight = surrogate_weights(ratio, batch.weight, o.clip)
-            self.climb(policy, batch, weight, batch.entropy_weight, beta)
+            self.ascend(policy, batch, weight, batch.entropy_weight, beta)
         if o.kl_target is not None:
             moved = able(policy, ReportsKL, "leave out trainer.kl_target")
             kl = moved.kl(batch.problem, batch.rollouts)[batch.rollouts.group >= 0].mean()

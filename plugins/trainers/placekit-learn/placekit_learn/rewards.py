@@ -1,4 +1,4 @@
-"""Rewards of the placements of one problem, and their advantages over a baseline."""
+"""Rewards of placements, and their advantages over a baseline. Each problem has its own reward function."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from placekit_core import Measurements
 from placekit_learn.options import LearningOptions, PolicyGradientOptions
 
 Floats = NDArray[np.float64]
-EQUAL = 1e-9  # relative deviation of rewards that count as equal
-FAILING = 2.0  # times the slowest that fitted
+EQUAL = 1e-9  # largest relative standard deviation of rewards that count as equal
+FAILING = 2.0  # a failure counts as this many times the slowest placement that fitted
 
 
-class Worths:
-    """What the placements of one problem are worth, higher is better.
+class RewardFunction:
+    """Computes rewards of one problem's placements; higher is better.
 
     Attributes:
         scale_s: mean value of the placements of the first batch in which some fitted.
@@ -42,8 +42,8 @@ class Worths:
             return self.failing_signal_s
         return FAILING * self.worst_s
 
-    def see(self, value_s: Floats) -> None:
-        """Take in the values of placements that fitted."""
+    def record(self, value_s: Floats) -> None:
+        """Update the attributes by the values of placements that fit."""
         if self.scale_s is None:
             self.scale_s = float(value_s.mean())
         self.worst_s = max(self.worst_s or 0.0, float(value_s.max()))
@@ -57,18 +57,18 @@ class Worths:
         self.scale_s, self.worst_s = state["scale_s"], state["worst_s"]
 
 
-class Rewards(Worths):
-    """Rewards of one problem's placements, and what they are compared with.
+class Advantages(RewardFunction):
+    """Computes rewards of one problem's placements, and their advantages over a baseline.
 
-    The baseline is the moving average of the batches' means, or, with `baseline=mean`, the mean of all earlier rewards (Yao
-    et al. 2026, section 5.1), or, with `baseline=batch`, the batch's own mean: a family's problems take turns, and between two
-    turns of one of them a policy changes much. Until a placement fits, all are equal and there is nothing to learn; baseline
-    and scale start with the first batch in which one fits.
+    The baseline is the moving average of the batches' means; with `baseline=mean`, the mean of all earlier rewards (Yao et al.
+    2026, section 5.1); with `baseline=batch`, the batch's own mean (the problems of a family take turns, and the policy changes
+    much between two turns of a problem). Until a placement fits, all are equal and there is nothing to learn; baseline and
+    scale start with the first batch in which one fits.
 
     Attributes:
         baseline: moving average of the batches' mean rewards, or the mean of all rewards so far.
-        seen: rewards in it, with `baseline=mean`; its start counts as one of them.
-        at_most: placements count as at most this many times the median of their batch; None: no limit.
+        seen: with `baseline=mean`, the number of rewards in it; its start counts as one of them.
+        at_most: cap on the value of a placement, as a multiple of the median of its batch; None: no cap.
     """
 
     def __init__(self, options: PolicyGradientOptions, failing_signal_s: float) -> None:
@@ -79,13 +79,13 @@ class Rewards(Worths):
         self.at_most: float | None = None
 
     def weights(self, m: Measurements, only_fitting: bool = False) -> Floats:
-        """[b] advantage of each placement, over the number of those that count; 0 for others. Updates the baseline."""
+        """[b] advantages, divided by the number of placements that count; 0 for the others. Updates the baseline."""
         fits = m.fits & np.isfinite(m.value_s)
         value_s = m.value_s
         if fits.any():
             if self.at_most is not None:
                 value_s = np.minimum(value_s, self.at_most * float(np.median(value_s[fits])))
-            self.see(value_s[fits])
+            self.record(value_s[fits])
         used = fits if only_fitting else np.full(len(m), self.scale_s is not None)
         if not used.any():
             return np.zeros(len(m))
@@ -97,12 +97,12 @@ class Rewards(Worths):
         advantage = np.where(used, reward - (mean if self.options.baseline == "batch" else self.baseline), 0.0)
         self._average(mean, int(used.sum()))
         deviation = float(reward[used].std()) if self.options.normalise else 1.0
-        if deviation <= EQUAL * abs(mean):  # between equal rewards it is a rounding error
+        if deviation <= EQUAL * abs(mean):  # all rewards are equal, up to rounding errors
             deviation = 1.0
         return advantage / int(used.sum()) / deviation
 
     def _average(self, mean: float, count: int) -> None:
-        """Let `count` rewards of this mean count in the baseline."""
+        """Update the baseline by `count` rewards with this mean."""
         assert self.baseline is not None
         decay = self.options.baseline_decay
         if self.options.baseline == "mean":
@@ -117,4 +117,4 @@ class Rewards(Worths):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.baseline, self.seen = state["baseline"], int(state.get("seen", 0))  # older ones have no `baseline=mean`
+        self.baseline, self.seen = state["baseline"], int(state.get("seen", 0))  # older checkpoints have none

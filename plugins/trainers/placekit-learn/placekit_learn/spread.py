@@ -1,4 +1,4 @@
-"""Compiled episodes on several threads, with results that do not depend on their number."""
+"""Runs compiled episodes on several threads. Results do not depend on the number of threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHUNKS = 8
 
 
 class Threads:
-    """Some threads: at most `CHUNKS`, and at most `wanted`, or as many as there are cores for 0."""
+    """A pool of `wanted` threads, or one per core if `wanted` is 0; at most `CHUNKS`."""
 
     def __init__(self, wanted: int, name: str) -> None:
         self.count = min(wanted or usable_cores(), CHUNKS)

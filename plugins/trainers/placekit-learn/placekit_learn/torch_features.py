@@ -1,4 +1,4 @@
-"""What several networks see of a group: the types of its operations, and its place in a sequence."""
+"""Features that several networks use: the types of a group's operations, and its position in a sequence."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 
 
-def places(steps: int, octaves: int) -> Tensor:
-    """[T, 2 * octaves] sines and cosines of the places of a sequence, which is one period of the lowest octave."""
+def positional_encoding(steps: int, octaves: int) -> Tensor:
+    """[T, 2 * octaves] sines and cosines of each position, with 1, 2, 4, ... periods in the whole sequence."""
     angle = 2 * np.pi / steps * torch.arange(steps)[:, None] * 2.0 ** torch.arange(octaves)
     return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
 class TypeEmbedding(nn.Module):
-    """A trainable vector per bucket of types, added to one that all types share.
+    """A trainable vector for each bucket of types, plus one that all types share.
 
-    The buckets' vectors start at zero: a type that training never saw has the shared vector alone, unless its bucket was
-    trained.
+    The buckets' vectors start at zero: a type that did not occur in training has the shared vector alone, unless another type
+    of its bucket did.
     """
 
     def __init__(self, buckets: int, size: int) -> None:

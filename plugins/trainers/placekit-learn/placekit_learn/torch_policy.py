@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from placekit_core import LearnablePolicy, PlacekitError, Problem, RecomputesLogProb, Rollouts
 from placekit_learn.torch_options import TorchOptions
 
-__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "room_for"]
+__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "size_hint"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +40,8 @@ class Decisions:
     log_p: Tensor
 
 
-def room_for(option: str, trained: int, here: int) -> list[str]:
-    """The hint for a network that was trained with room for `trained` devices or groups, and built here for `here`."""
+def size_hint(option: str, trained: int, here: int) -> list[str]:
+    """A hint if a network was trained with room for `trained` devices or groups, and is built here for `here`; else empty."""
     if trained < here:
         return [f"train it with policy.{option}={here}, or more"]
     return [f"give policy.{option}={trained}, as it was trained with"] if trained > here else []
@@ -56,7 +56,7 @@ class TorchParameters(LearnablePolicy):
     options_class = TorchOptions
     module: nn.Module
     device_parameter: ClassVar[str] = ""
-    """A parameter with a number for each device that `max_devices` makes room for; empty: any number of devices fits."""
+    """A parameter with one number per device of `max_devices`; empty if the network works for any number of devices."""
 
     @abstractmethod
     def network(self, problems: Sequence[Problem]) -> nn.Module:
@@ -72,7 +72,7 @@ class TorchParameters(LearnablePolicy):
 
     def apply(self, steps: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
-        # torch would share this addition among its threads; on busy cores, to wait for them takes longer than to add.
+        # torch would split this addition among its threads; on busy cores, waiting for them takes longer than adding.
         with self.fixed_threads(), torch.no_grad():
             for name, step in steps.items():
                 if name not in parameters:
@@ -92,7 +92,7 @@ class TorchParameters(LearnablePolicy):
             if name in state and np.shape(state[name]) != tuple(p.shape)
         ]
         if wrong:
-            hints = self.to_fit(state) if parameters.keys() <= state.keys() else []
+            hints = self.size_hints(state) if parameters.keys() <= state.keys() else []
             raise PlacekitError(
                 f"these parameters do not fit policy {self.name!r} as it was built here: they " + "; ".join(wrong[:5]),
                 "; ".join(hints) or "they belong to other options, or to problems of other sizes",
@@ -101,12 +101,12 @@ class TorchParameters(LearnablePolicy):
             for name, p in parameters.items():
                 p.copy_(_tensor(state[name], p))
 
-    def to_fit(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
-        """Hints that make parameters of this policy fit, where their sizes differ."""
+    def size_hints(self, state: Mapping[str, NDArray[Any]]) -> list[str]:
+        """Hints: the options with which parameters of other sizes would fit."""
         name = self.device_parameter
         if name not in state:
             return []
-        return room_for("max_devices", np.size(state[name]), self.module.get_parameter(name).numel())
+        return size_hint("max_devices", np.size(state[name]), self.module.get_parameter(name).numel())
 
     def generator(self, rng: Generator) -> torch.Generator:
         """A new generator, seeded from `rng`."""
@@ -163,7 +163,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
             return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
 
     def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
-        """[b, T] divergence of `decisions` from the distributions drawn from: sum of old log(old / new)."""
+        """[b, T] KL divergence of `decisions` from the distributions that were drawn from: sum of old log(old / new)."""
         if "log_p" not in rollouts.extra:
             raise PlacekitError(
                 f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence",

@@ -12,7 +12,7 @@ from placekit_learn.optimisers import clipped
 from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.policy_gradient import TOO_FEW, PolicyGradient, Reinforce, between
 from placekit_learn.ppo import PPO, adapted, ratios, surrogate_weights
-from placekit_learn.rewards import Rewards
+from placekit_learn.rewards import Advantages
 from placekit_testing import fakes
 
 from placekit_core import BudgetExhausted, Measurements, Problem, Rollouts
@@ -27,8 +27,8 @@ def measured(*values_s: float | None) -> Measurements:
     return Measurements(value, np.zeros((len(value), 1)), fits, tuple("bad" if v is None else None for v in values_s))
 
 
-def rewards(**options: Any) -> Rewards:
-    return Rewards(PolicyGradientOptions(**options), SIGNAL_S)
+def rewards(**options: Any) -> Advantages:
+    return Advantages(PolicyGradientOptions(**options), SIGNAL_S)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Heads and tails raised by the work of one device: the computation of `makespan.tree_bound` and `makespan.detour_bound`."""
+"""Raises heads and tails by the work that one device must do: the computation of `makespan.tree_bound` and `detour_bound`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from placekit_scheduling.bounds.kinds import Flags, Floats, Ints, KindProblem, Order, Places
 from placekit_scheduling.bounds.routes import concurrent_transfers
 
-# Shares of a device's seconds, of its transfers in and of its transfers out in the priced time; a row sums to 1 at most.
+# How priced time (`makespan.detour_bound`) is divided between work, transfers in and transfers out; a row sums to 1 at most.
 TREE_SHARES = ((1.0, 0.0, 0.0), (0.9, 0.1, 0.0))
-DETOUR_SHARES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.7, 0.15, 0.15))  # the others are compared with the first row
-EPOCHS = 4  # times from which work and transfers are counted; fewer for large graphs
-MEMORY = 250_000  # lists of labels: operations times places, kinds, epochs and rows of shares
-VISITED = 48  # operations after a fork; fewer for large graphs
-EFFORT = 800_000  # forks times operations visited, places and kinds
+DETOUR_SHARES = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.7, 0.15, 0.15))  # the first: no prices, for comparison
+EPOCHS = 4  # times r of `makespan.tree_bound`, from which work and transfers are counted; fewer for large graphs
+MEMORY = 250_000  # limit on lists of labels: operations times places, kinds, epochs and rows of shares
+VISITED = 48  # operations to visit after each fork; fewer for large graphs
+EFFORT = 800_000  # limit on forks times operations visited, places and kinds
 PAIRS = 40  # pairs to keep per operation
 LARGEST_TABLES = 2**22  # entries of the tables of transfers above which heads and tails are not raised
 MANY_DEVICES = 64  # above this number, the limits of channels are not computed
@@ -23,13 +23,13 @@ MANY_DEVICES = 64  # above this number, the limits of channels are not computed
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """All places seen from one device of kind a: place 0 is this device, place 1 + b any other device of kind b; P = 1 + K.
+    """The machine around one device D, for each kind a of D. Place 0 is D, place 1 + b any other device of kind b; P = 1 + K.
 
     Attributes:
-        cost: [K, e, P, P] least seconds of a transfer from one place to another device of a place, by kind a.
-        seconds, may: [K, n, P] of each operation there, and whether it may be there.
-        streams: [K] of place 0.
-        into, out: [K] upper limits on concurrent transfers to the device and from it.
+        cost: [K, e, P, P] for each kind of D, least seconds of a transfer from one place to another device of a place.
+        seconds, may: [K, n, P] seconds of each operation at a place, and whether it may run there.
+        streams: [K] streams of D.
+        into, out: [K] upper limits on the number of concurrent transfers to D and from D.
     """
 
     cost: Floats
@@ -59,7 +59,7 @@ class Surroundings:
         return np.stack([np.asarray(shares) / [s, i, o] for s, i, o in zip(self.streams, into, out, strict=True)])
 
     def transfers(self, order: Order, backwards: bool) -> Floats:
-        """`cost` by the edges of `order`."""
+        """`cost`, with its edges in the sequence of `order`; backwards, from readers to producers."""
         table = self.cost[:, order.edge]
         return np.ascontiguousarray(table.transpose(0, 1, 3, 2) if backwards else table)
 
@@ -82,9 +82,9 @@ def _transfer_limits(problem: KindProblem) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Detours:
-    """m pairs of operations. From the end of `first` to the start of `second` it takes at least `after` [m, K, K] seconds.
+    """m pairs of operations: `second` starts at least `after` seconds after `first` has ended.
 
-    The kinds are those of the devices of `first` and of `second`.
+    `after` is [m, K, K], by the kinds of the devices of `first` and of `second`.
     """
 
     first: Ints
@@ -117,7 +117,7 @@ class Detours:
 
 
 def _search_detours(problem: KindProblem, around: Surroundings, backwards: bool) -> tuple[Ints, Ints, Floats]:
-    """Forks, operations after each, and the seconds between them [m, K, P]."""
+    """m pairs of a fork and an operation after it, and the least seconds between them [m, K, P]."""
     from placekit_scheduling.bounds import label_kernel
 
     order, n, kinds = problem.orders[backwards], problem.n, len(problem.devices)
@@ -135,10 +135,10 @@ def _search_detours(problem: KindProblem, around: Surroundings, backwards: bool)
     return first[:count], second[:count], after[:count]
 
 
-def raised(
+def raise_levels(
     problem: KindProblem, levels: tuple[Floats, Floats], around: Surroundings, detours: Detours, trees: bool
 ) -> tuple[Floats, Floats]:
-    """The heads and tails `levels` [n, K], raised by `detours`, and with `trees` by the work of trees as well."""
+    """Raise the heads and tails `levels` [n, K] by `detours`, and with `trees` also by the work of trees. Returns copies."""
     from placekit_scheduling.bounds import label_kernel
 
     results = []
@@ -170,7 +170,7 @@ def _epochs(head: Floats, work: Floats, count: int) -> Floats:
 
 
 def _owners(order: Order) -> Ints:
-    """[n] the first operation that waits for each operation; -1 if there is none."""
+    """[n] for each operation, the first one in `order` that reads from it, whose tree counts it; -1 if there is none."""
     rows = order.rows
     by_position = np.argsort(-order.position[rows], kind="stable")
     result = np.full(len(order.order), -1, np.int64)

@@ -24,7 +24,7 @@ import numpy as np
 from placekit_core import Problem
 from placekit_scheduling.bounds.channels import busiest_channel
 from placekit_scheduling.bounds.kinds import Floats
-from placekit_scheduling.bounds.labels import raised
+from placekit_scheduling.bounds.labels import raise_levels
 from placekit_scheduling.bounds.refutation import highest_refuted
 from placekit_scheduling.bounds.relaxation import Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
@@ -179,7 +179,7 @@ def detour_bound(relaxation: Relaxation) -> float:
     around = relaxation.surroundings
     if around is None:
         return communication_bound(relaxation)
-    return _longest(relaxation, *raised(relaxation, relaxation.levels, around, relaxation.detours, trees=False))
+    return _longest(relaxation, *raise_levels(relaxation, relaxation.levels, around, relaxation.detours, trees=False))
 
 
 def tree_bound(relaxation: Relaxation) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_scheduling.bounds.kinds import Flags, Floats, Ints, KindProblem, Places
-from placekit_scheduling.bounds.labels import LARGEST_TABLES, Detours, Surroundings, raised
+from placekit_scheduling.bounds.labels import LARGEST_TABLES, Detours, Surroundings, raise_levels
 
 THRESHOLDS = 256  # values of heads and of tails at which windows begin and end
 
@@ -51,7 +51,7 @@ class Relaxation(KindProblem):
         """`levels`, raised as in `makespan.detour_bound` and `makespan.tree_bound`."""
         if self.surroundings is None:
             return self.levels
-        return raised(self, self.levels, self.surroundings, self.detours, trees=True)
+        return raise_levels(self, self.levels, self.surroundings, self.detours, trees=True)
 
 
 @dataclass(eq=False)

@@ -1,1 +1,1 @@
-"""List scheduling. scheduler.py is the scheduler, levels.py has priorities, placement_levels.py b-levels of a placement."""
+"""List scheduling: scheduler.py, with priorities of operations from levels.py, or of a placement from placement_levels.py."""

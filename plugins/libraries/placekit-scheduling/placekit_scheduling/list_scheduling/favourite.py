@@ -1,4 +1,4 @@
-"""Earliest task first with favourite children: the compiled loop of m-SCT. Importing this imports numba."""
+"""Earliest task first, where devices wait for favourite children: the compiled loop of Baechi's m-SCT. Imports numba."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Favourites(NamedTuple):
     """The working arrays of `run_favourites`."""
 
     favourite: NDArray[np.int64]  # [n] favourite child of each operation; -1 if it has none
-    low: NDArray[np.float64]  # [n, D] lower bounds on when the inputs are there, like the keys of `run_earliest`
+    low: NDArray[np.float64]  # [n, D] when the inputs are there, at the earliest; inf if it may not run or has no room
     last: NDArray[np.int64]  # [D] last operation placed; -1 before the first
     awaited: NDArray[np.int64]  # [D] child that the device waits for; -1 if it does not wait
     free: NDArray[np.float64]  # [D] when the device is free
-    live: NDArray[np.float64]  # [D] live bytes when pairs without room were last checked
+    live: NDArray[np.float64]  # [D] live bytes before this step: where they fell, room is checked again
 
     @classmethod
     def of(cls, favourite: NDArray[np.int64], devices: int) -> Favourites:
@@ -44,7 +44,7 @@ def _update_low(p: Any, s: Any, low: NDArray[np.float64], op: int) -> None:
 
 
 @inner
-def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64], device: int, child: int) -> Any:
+def _awaited_child(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64], device: int, child: int) -> Any:
     """`child` if the device should wait for it: it is ready, its group is free, and no device can start it earlier. Else -1."""
     if child == NOWHERE or s.missing[child] != 0 or s.group_device[p.group[child]] != NOWHERE:
         return NOWHERE
@@ -57,12 +57,12 @@ def _awaited(p: Any, s: Any, low: NDArray[np.float64], free: NDArray[np.float64]
 
 
 @inner
-def _turn(
+def _start_time(
     p: Any, low: NDArray[np.float64], free: NDArray[np.float64], awaited: NDArray[np.int64], op: int, device: int
 ) -> float:
-    """When the pair may start: at its start; on a device that waits for another operation, not before `op` is urgent.
+    """When `op` may start on `device`; if the device waits for another operation, not before `op` is urgent.
 
-    An operation is urgent once it could start on every device that may run it.
+    An operation is urgent once every device that may run it could start it.
     """
     begin = max(low[op, device], free[device])
     if awaited[device] != NOWHERE and awaited[device] != op and begin < np.inf:
@@ -78,7 +78,7 @@ def run_favourites(
 ) -> None:
     """Like `run_earliest`, but a device waits for the favourite child of the operation that it ran last.
 
-    Ties: the awaited child, then lowest rank. Every step scans all ready operations.
+    Ties: the awaited child, then the lowest rank. Each step compares all ready operations on all devices.
     """
     n, devices = rank.shape[0], p.memory.shape[0]
     low, last, awaited, free, live = f.low, f.last, f.awaited, f.free, f.live
@@ -94,13 +94,13 @@ def run_favourites(
         for d in range(devices):
             free[d] = device_free(p, s, d)
         for d in range(devices):
-            awaited[d] = NOWHERE if last[d] == NOWHERE else _awaited(p, s, low, free, d, f.favourite[last[d]])
+            awaited[d] = NOWHERE if last[d] == NOWHERE else _awaited_child(p, s, low, free, d, f.favourite[last[d]])
         while True:
             best, where, at, first = NOWHERE, NOWHERE, 0, np.inf
             for i in range(size):
                 v = ready[i]
                 for d in range(devices):
-                    begin = _turn(p, low, free, awaited, v, d)
+                    begin = _start_time(p, low, free, awaited, v, d)
                     if begin == np.inf:
                         continue
                     if best != NOWHERE:
@@ -121,7 +121,7 @@ def run_favourites(
                     _update_low(p, s, low, ready[i])
                 continue
             _update_low(p, s, low, best)
-            if _turn(p, low, free, awaited, best, where) <= first:
+            if _start_time(p, low, free, awaited, best, where) <= first:
                 break
         place(p, s, best, where)
         left -= 1

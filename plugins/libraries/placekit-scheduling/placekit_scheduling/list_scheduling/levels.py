@@ -1,4 +1,4 @@
-"""Levels of operations, and other priorities for the rules of scheduler.py."""
+"""Priorities of operations for the rules of scheduler.py: b-levels, t-levels, and those of CPOP and PEFT."""
 
 from __future__ import annotations
 
