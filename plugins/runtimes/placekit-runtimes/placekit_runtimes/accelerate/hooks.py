@@ -38,7 +38,7 @@ class Located:
         key: [n] entry of the map that covers an operation, or None.
         home: [n] device that the map gives an operation; without an entry, that of its inputs; for inputs of the network, that
             of their first reader; None if unknown.
-        runs: [n] device on which accelerate runs a kernel, or reads a source. It differs from `home` for modules on the CPU.
+        runs: [n] device on which accelerate runs a kernel, or reads a source. Differs from `home` e.g. for modules on the CPU.
         breaks: operations that accelerate cannot run, in the order of the run.
     """
 
