@@ -1,4 +1,4 @@
-"""Commands of another checkout, for benchmarks that compare two."""
+"""Finds the commands of another checkout, for benchmarks that compare two checkouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def python_of(checkout: Path) -> tuple[str, dict[str, str]]:
-    """The Python of a checkout, and its environment: those of its `.venv`, or this Python's with the checkout's packages."""
+    """The Python of a checkout and its environment variables: that of its `.venv`, or this one with the checkout's packages."""
     own = checkout / ".venv/bin/python"
     if own.exists():
         return str(own), {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -17,7 +17,7 @@ def python_of(checkout: Path) -> tuple[str, dict[str, str]]:
 
 
 def placekit_of(checkout: Path) -> tuple[list[str], dict[str, str]]:
-    """How to call `placekit` of a checkout, and its environment."""
+    """The command `placekit` of a checkout, and its environment variables."""
     python, environment = python_of(checkout)
     own = checkout / ".venv/bin/placekit"
     return [str(own)] if own.exists() else [python, "-m", "placekit_core"], environment

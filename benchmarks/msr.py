@@ -1,8 +1,8 @@
-"""The optima of the published graphs of Tarnawski et al. (NeurIPS 2020), found by placekit.
+"""Compares placekit with the published optima of the graphs of Tarnawski et al. (NeurIPS 2020).
 
     PLACEKIT_SAMPLES=FOLDER python benchmarks/msr.py
 
-For each graph: the published optimum, the value found, and how long the search took, without reading the file and compiling.
+For each graph: the published optimum, the value found, and whether that took less than a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ CASES = [
     ("latency/layer_bert24_inference", "blocking_latency", "chain", 100.219),
     ("latency/layer_bert24_inference", "blocking_latency", "portfolio", 100.219),
 ]
-"""Graph, backend, policy, published milliseconds: optimal over contiguous splits, over all placements, best known latency."""
+"""Graph, backend, policy, published milliseconds: the optimum of contiguous splits (`chain` with `max_load`), the optimum of all
+placements (`portfolio`), or the best known latency."""
 
 
 def main() -> None:

@@ -1,20 +1,20 @@
-"""How good the placements of all policies are, in four parts: what each has measured is kept, and shown as tables.
+"""Measures how good the placements of all policies are, in four parts; the runs are recorded, and shown as tables.
 
     python benchmarks/quality.py sharded|published|planted|networks [--instances A,B] [--policies A,B] [--budgets A,B]
         [--seeds 0,1] [--reference] [--again] [--report] [--quick] [--write]
 
 - `sharded`: ChainMM, FFNN, Llama-block and Llama-layer on `p100x4` and `v100x8`, at 2,000, 10,000 and 100,000 evaluations,
-  seeds 0 to 4, every policy that does not learn. The policies without a search run once for each seed.
-  `--reference` makes the runs of a million evaluations instead.
+  seeds 0 to 4, with every policy that does not learn. Policies without a search run once for each seed.
+  `--reference` makes runs of a million evaluations instead.
 - `published`: the graphs of Doppler's authors, in the folder `doppler` of $PLACEKIT_SAMPLES, on their simulator.
-- `planted`: graphs of known optimum, 60 s for each of three seeds; the default policy, or the searches of `--policies`.
+- `planted`: graphs with a known optimum, three seeds of 60 s each; the default policy, or the searches in `--policies`.
 - `networks`: training steps operation by operation, and a graph of 50,000 operations, likewise.
 
-Every run is one of `placekit run`, with the simulator. A run with a budget of seconds has a process of its own, which has
-compiled its loops before; nothing else should run on the machine. With `--write` each run is kept as soon as it is made, in
-benchmarks/results/quality_PART.json, and the report in quality_PART.md: what is there is not measured again, but with
-`--again`, so that a part can be made in pieces (`--instances`, `--policies`), two of which may be made at once.
-`--report` measures nothing. `--quick` takes small budgets, and begins from nothing.
+Every run is what `placekit run` would do, with the simulator. A run with a budget of seconds has its own process, which has
+compiled its loops before; nothing else should run on the machine. With `--write`, each run is recorded in
+benchmarks/results/quality_PART.json as soon as it ends, and the report in quality_PART.md. Recorded runs are measured again only
+with `--again`, so a part can be measured in pieces (`--instances`, `--policies`), also two pieces at once. `--report` measures
+nothing. `--quick` takes small budgets, and ignores recorded runs.
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def main() -> None:
 
 
 def chosen(text: str) -> list[str]:
-    """The parts of a list with commas."""
+    """Split a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def measure(part: str, instance: Instance, runs: list[tuple[str, str, int]], store: Store, again: bool) -> None:
-    """Make those runs of an instance that are not kept, or all of them."""
+    """Make the runs of an instance that are not recorded; with `again`, all."""
     missing = [r for r in runs if again or (instance.name, *r) not in store.runs]
     if not missing:
         return

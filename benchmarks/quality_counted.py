@@ -1,4 +1,4 @@
-"""The parts of quality.py with budgets of evaluations: the sharded programs, and the graphs that others published."""
+"""The parts of quality.py with budgets of evaluations: sharded programs, and graphs that others published."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ BUDGETS = ("2000", "10000", "100000")
 SEEDS = (0, 1, 2, 3, 4)
 REFERENCE_BUDGET = "1000000"
 REFERENCE_SEEDS = {DEFAULT: (0, 1), "annealing": (0, 1)}
-TARGETS = {"2000": 0.06, "10000": 0.03, "100000": 0.01}  # distance of the default policy to the reference
-BEHIND = 0.01  # how much better another policy may be
+TARGETS = {"2000": 0.06, "10000": 0.03, "100000": 0.01}  # by budget: distance of the default policy to the reference
+BEHIND = 0.01  # by how much another policy may be better before the report names it
 MACHINES = {"p100x4": ("4 x P100 over PCIe", ""), "v100x8": ("8 x V100 over NVLink", "_8")}
 PROGRAMS = ("chainmm", "ffnn_sharded", "llama_block_sharded", "llama_layer_sharded")
 PUBLISHED = {"gdp_chain_mm_112nodes": 1200.08, "gdp_ffnn_192nodes": 56.696}
@@ -41,7 +41,7 @@ def published() -> list[Instance]:
 def plan(
     part: str, reference: bool, policies: list[str], budgets: list[str], seeds: list[int]
 ) -> list[tuple[str, str, int]]:
-    """(policy, budget, seed) of every run of an instance; what is empty is everything."""
+    """(policy, budget, seed) of every run of an instance. Empty lists mean all."""
     if reference:
         chosen = {p: s for p, s in REFERENCE_SEEDS.items() if p in (policies or REFERENCE_SEEDS)}
         return [(p, REFERENCE_BUDGET, s) for p, all_seeds in chosen.items() for s in (seeds or all_seeds)]
@@ -52,7 +52,7 @@ def plan(
 
 
 def sharded_report(store: Store, budgets: list[str]) -> list[str]:
-    """The tables of the part `sharded`, of what is kept."""
+    """The tables of part `sharded`, from the recorded runs."""
     lines = [
         "Value over the proven bound, median over the seeds. A policy without a search has the evaluations that it makes.",
         "The reference is the best value that any run kept here has ever found; the bound is the highest that any of these",
@@ -72,7 +72,7 @@ def sharded_report(store: Store, budgets: list[str]) -> list[str]:
 
 
 def _unmeasured(store: Store) -> list[str]:
-    """What the part is made of and no run of the default policy is kept of yet."""
+    """Lists the instances and budgets without a recorded run of the default policy."""
     lines = []
     for budget in (*BUDGETS, REFERENCE_BUDGET):
         missing = [f"`{i.name}`" for i in sharded() if store.median(i.name, DEFAULT, budget) is None]
@@ -166,7 +166,7 @@ def _machine(store: Store, names: list[str], budgets: list[str]) -> list[str]:
 
 
 def published_report(store: Store, budgets: list[str]) -> list[str]:
-    """The tables of the part `published`, of what is kept."""
+    """The tables of part `published`, from the recorded runs."""
     lines = [
         "Values in the authors' unit of time: least, median and most over the seeds. A policy without a search has the number"
         " of evaluations that it makes.",

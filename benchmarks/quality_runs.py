@@ -1,4 +1,4 @@
-"""What the parts of quality.py share: instances, runs, the file that keeps them, and tables."""
+"""Shared by the parts of quality.py: instances, runs, the file in which runs are recorded, and tables."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from placekit_core.cli.compose import assembled
 RESULTS = Path(__file__).parent / "results"
 DEFAULT = "portfolio"
 SEARCHES = (DEFAULT, "annealing")
-OWN = "own"  # the budget of a policy that makes as many evaluations as it wants
+OWN = "own"  # the budget of a policy that decides itself how many evaluations it makes
 OWN_EVALUATIONS = 10_000  # more than any of these policies makes
-INFEASIBLE = "no placement"  # how the error begins if nothing that fits was found
+INFEASIBLE = "no placement"  # beginning of the error if nothing that fits was found
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Instance:
     """A program and its machine.
 
     Attributes:
-        arguments: those of `placekit run` that choose both.
-        best_known_s: its value that others published or that is optimal by construction, seconds; None: nothing is known.
+        arguments: arguments of `placekit run` that choose both.
+        best_known_s: seconds that others published, or that are optimal by construction; None if unknown.
     """
 
     name: str
@@ -54,13 +54,13 @@ class Instance:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a policy; `value_s` is None if it refused the graph or found nothing that fits, and `why` says so.
+    """One run of a policy. If it refused the graph or found nothing that fits, `value_s` is None, and `why` is the reason.
 
     Attributes:
-        policy: name, and options if it is not run with its defaults: `expert inception=branches`.
+        policy: name, and the options that differ from the defaults: `expert inception=branches`.
         budget: evaluations or seconds (`2000`, `60 s`), or `OWN`.
-        curve: (seconds, best value by then in seconds), of runs with a budget of seconds.
-        process_s, peak_mib: seconds and memory of the whole process, of runs that have one of their own.
+        curve: for runs with a budget of seconds, (seconds of the run, best value until then).
+        process_s, peak_mib: for runs in their own process, its seconds and peak memory.
     """
 
     instance: str
@@ -78,22 +78,21 @@ class Run:
 
     @property
     def key(self) -> tuple[str, str, str, int]:
-        """What was run."""
+        """Instance, policy, budget and seed: identifies the run."""
         return self.instance, self.policy, self.budget, self.seed
 
     def row(self) -> dict[str, Any]:
-        """Its attributes, without those that have nothing to say."""
+        """Its attributes, without empty ones."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value not in ("", None, [])}
 
 
 class Store:
-    """The runs of one part, in a JSON file with a line for each; several processes may add to it.
+    """The recorded runs of one part, in a JSON file with a line for each run; several processes may add to it.
 
     Attributes:
         runs: by `Run.key`.
-        instances: of each instance its `operations`, the highest `bound_s` that anything proved, and `best`: the best
-            placement that was ever found, how it was found, and `device` and `priority` of each group, the latter as ranks
-            (in the parts with budgets of evaluations).
+        instances: for each instance its `operations`, the highest proven `bound_s` and, in parts with budgets of evaluations,
+            `best`: the best placement ever found, how it was found, and `device` and `priority` (as a rank) of each group.
     """
 
     def __init__(self, part: str, write: bool) -> None:
@@ -109,15 +108,15 @@ class Store:
             self.instances = {row.pop("name"): row for row in data["instances"]}
 
     def add(self, run: Run, found: dict[str, Any]) -> None:
-        """Keep a run with what `run` says was found; the placement, if it is there and the best one so far."""
+        """Record a run. `found` is from function `run`; its placement is recorded if it is the best so far."""
         if not self.write:
-            self._take(run, found)
+            self._record(run, found)
             return
         self.path.parent.mkdir(exist_ok=True)
         with (Path(tempfile.gettempdir()) / f"placekit-{self.path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._read()
-            self._take(run, found)
+            self._record(run, found)
             data = {
                 "instances": [{"name": name, **self.instances[name]} for name in sorted(self.instances)],
                 "runs": [self.runs[key].row() for key in sorted(self.runs)],
@@ -125,7 +124,7 @@ class Store:
             parts = (f'"{name}": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]" for name, rows in data.items())
             write_atomically(self.path, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
 
-    def _take(self, run: Run, found: dict[str, Any]) -> None:
+    def _record(self, run: Run, found: dict[str, Any]) -> None:
         self.runs[run.key] = run
         if run.value_s is None:
             return
@@ -136,7 +135,7 @@ class Store:
             about["best"] = {**how, **found["placement"]}
 
     def check(self, instance: Instance, program: Program, cluster: Cluster) -> None:
-        """Leave with an error if the best placement that is kept has another value now."""
+        """Exit with an error if the recorded best placement has another value now."""
         best = self.instances.get(instance.name, {}).get("best")
         if best is None:
             return
@@ -152,7 +151,7 @@ class Store:
         return [run for key, run in sorted(self.runs.items()) if key[:3] == (instance, policy, budget)]
 
     def median(self, instance: str, policy: str, budget: str) -> float | None:
-        """Median of the values, seconds; infinite if the median run found nothing that fits; None without runs, or if refused."""
+        """Median value, seconds; infinite if the median run found nothing that fits; None without runs, or if one was refused."""
         runs = self.of(instance, policy, budget)
         if not runs or any(r.value_s is None and not r.why.startswith(INFEASIBLE) for r in runs):
             return None
@@ -169,7 +168,7 @@ class Store:
         return [p for p in SEARCHES if p in found] + sorted(found - set(SEARCHES))
 
     def refusals(self, instances: Collection[str]) -> list[str]:
-        """A line for each policy that refused graphs or found nothing that fits: which, and what it said of the first."""
+        """A line for each policy that refused graphs or found nothing that fits: the graphs, and the reason for the first."""
         lines = []
         for policy in sorted({run.policy for run in self.runs.values()}):
             runs = [
@@ -183,7 +182,7 @@ class Store:
         return lines
 
     def machines(self) -> list[str]:
-        """Where the runs were made."""
+        """The machines on which the runs were made."""
         return sorted({run.machine for run in self.runs.values() if run.machine})
 
 
@@ -203,7 +202,7 @@ def run(
 ) -> tuple[Run, dict[str, Any]]:
     """Run a policy through `placekit_core.place`, as `placekit run` would.
 
-    Beside the run: what was found, with `operations`, `bound_s`, and `placement`: `device` and `priority` of each group.
+    Returns the run, and a dict with `operations`, `bound_s` and `placement` (`device` and `priority` of each group).
     """
     name, *options = policy.split()
     limit: Any = {"evaluations": OWN_EVALUATIONS if budget == OWN else budget}
@@ -247,7 +246,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A cell: the number, `-` for None, and for infinity that nothing fits."""
+    """A number as a cell; `-` for None, `does not fit` for infinity."""
     return "-" if value is None else "does not fit" if math.isinf(value) else f"{value:,.{digits}f}"
 
 

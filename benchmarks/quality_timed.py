@@ -1,4 +1,4 @@
-"""The parts of quality.py with budgets of seconds: planted graphs, and training steps operation by operation."""
+"""The parts of quality.py with budgets of seconds: planted graphs, and training steps whose operations are placed singly."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NETWORKS = {
     "resnet200": ("workload=resnet200", "importer.optimizer=adam"),
     "nasnet": ("workload=nasnet", "importer.optimizer=adam"),
 }
-BETTER = 0.02  # than every heuristic
-PLANTED = {  # about how many operations, devices: layers, strands, width
+BETTER = 0.02  # a gain over every heuristic that counts as better
+PLANTED = {  # (number of operations (approximate), devices): (layers, strands, width)
     (100, 4): (4, 2, 3), (100, 8): (4, 1, 3), (1_000, 4): (42, 2, 3), (1_000, 8): (12, 2, 5),
     (10_000, 4): (250, 2, 5), (10_000, 8): (125, 2, 5),
 }  # fmt: skip
-TARGETS = {100: 0.01, 1_000: 0.03, 10_000: 0.05}  # over the optimum
+TARGETS = {100: 0.01, 1_000: 0.03, 10_000: 0.05}  # by number of operations: distance to the optimum
 LARGE = "planted_50000x8"
 LARGE_S, LARGE_MIB = 300, 4096
 
@@ -41,7 +41,7 @@ def _planted(size: int, devices: int, layers: int, strands: int, width: int) -> 
 
 
 def planted() -> list[Instance]:
-    """Planted graphs, by about how many operations and on how many devices."""
+    """Planted graphs of several sizes, for 4 and 8 devices."""
     return [_planted(*about, *options) for about, options in PLANTED.items()]
 
 
@@ -52,7 +52,7 @@ def networks() -> list[Instance]:
 
 
 def plan(instance: str, policies: list[str], budgets: list[str], seeds: list[int]) -> list[tuple[str, str, int]]:
-    """(policy, budget, seed) of every run of an instance; what is empty is everything: of the searches, the default."""
+    """(policy, budget, seed) of every run of an instance. Empty lists mean all, but of the searches only the default."""
     own = [] if instance == LARGE else [*heuristics(), "expert inception=branches"]
     runs = [(p, OWN, 0) for p in own]
     searches = SEARCHES if policies else (DEFAULT,)
@@ -61,7 +61,7 @@ def plan(instance: str, policies: list[str], budgets: list[str], seeds: list[int
 
 
 def alone(instance: Instance, policy: str, budget: str, seed: int) -> tuple[Run, dict[str, Any]]:
-    """A run in a process of its own, whose seconds and memory count with it. Every loop is compiled before the clock runs."""
+    """Run in a new process, and record its seconds and memory. All loops are compiled before the clock starts."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_in_child, (instance, policy, budget, seed))
 
@@ -79,7 +79,7 @@ def _in_child(instance: Instance, policy: str, budget: str, seed: int) -> tuple[
 
 
 def planted_report(store: Store, budgets: list[str]) -> list[str]:
-    """The tables of the part `planted`, of what is kept."""
+    """The tables of part `planted`, from the recorded runs."""
     instances = [i for i in planted() if i.name in store.instances]
     lines = ["Value over the optimum, which is known by construction: least, median and most over the seeds."]
     for budget in budgets:
@@ -114,7 +114,7 @@ def planted_report(store: Store, budgets: list[str]) -> list[str]:
 
 
 def networks_report(store: Store, budgets: list[str]) -> list[str]:
-    """The tables of the part `networks`, of what is kept."""
+    """The tables of part `networks`, from the recorded runs."""
     instances = [i for i in networks() if i.name in store.instances]
     steps = [i for i in instances if i.name != LARGE]
     scale = {i.name: i.best_known_s or float(store.instances[i.name]["bound_s"]) for i in instances}
@@ -156,7 +156,7 @@ def networks_report(store: Store, budgets: list[str]) -> list[str]:
 
 
 def _curves(store: Store, instances: list[Instance], budget: str, scale: dict[str, float]) -> list[str]:
-    """Best so far, median over the seeds, over `scale`."""
+    """A table of the best value after some seconds: median over the seeds, divided by `scale`."""
     times = [t for t in TIMES_S if t < float(budget.removesuffix(" s"))]
     rows = []
     for instance in instances:
@@ -174,7 +174,7 @@ def _curves(store: Store, instances: list[Instance], budget: str, scale: dict[st
 
 
 def _large(store: Store, budget: str, scale: dict[str, float]) -> list[str]:
-    """What the largest graph costs."""
+    """The table of seconds and memory for the largest graph."""
     rows, late = [], []
     for r in store.of(LARGE, DEFAULT, budget):
         if r.value_s is None or r.process_s is None or r.peak_mib is None:
@@ -195,7 +195,7 @@ def _large(store: Store, budget: str, scale: dict[str, float]) -> list[str]:
 
 
 def _heuristics(store: Store, instances: list[Instance], scale: dict[str, float]) -> list[str]:
-    """A row for each policy that has one value, which is shown over `scale`."""
+    """A table of the policies without a search: their value divided by `scale`."""
     rows = []
     for policy in store.policies(OWN):
         values = [store.median(i.name, policy, OWN) for i in instances]

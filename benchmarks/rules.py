@@ -1,11 +1,11 @@
-"""The rules of runtimes against the best split that is known: tables of sweeps of experiment `rules`.
+"""Compares the rules of runtimes with the best known split: tables of sweeps of experiment `rules`.
 
     placekit run experiment=rules run_dir=many
     placekit run experiment=rules backend.objective=token run_dir=one
     python benchmarks/rules.py one many
 
-One table for each objective and workload, with a row for each policy. A cell is milliseconds, and how much that is above the best
-value of the column; the line `proven` is a bound that no placement undercuts. `no room`: the rule's placement does not fit in
+There is a table for each objective and workload, with a row for each policy. A cell has milliseconds, and how far they are above
+the best value of the column. The line `proven` is a lower bound. `no room`: the rule's placement does not fit in
 memory. `refused`: the tool would not place this model on this machine.
 """
 
@@ -22,7 +22,7 @@ Key = tuple[str, str, str, str]  # objective, workload, machine, policy
 
 
 def read(folders: Iterable[Path]) -> tuple[dict[Key, float | str], dict[Key, float]]:
-    """The value of each run, seconds, or why it has none; and the highest bound of each column, with the policy `proven`."""
+    """The seconds of each run, or why it has none; and the highest bound of each column, under policy `proven`."""
     values: dict[Key, float | str] = {}
     bounds: dict[Key, float] = {}
     for folder in folders:

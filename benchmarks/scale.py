@@ -1,15 +1,15 @@
-"""What each stage of a run costs from a thousand operations to a million: seconds, peak memory, slopes.
+"""Measures each stage of a run with a thousand to a million operations: seconds, peak memory, slopes.
 
     python benchmarks/scale.py [--cases A,B] [--stages A,B] [--most N] [--seconds N] [--label NAME] [--write]
 
 Two cases: planted layered graphs on `p100x4`, every operation its own group; and the training step of GPT-2 small with 3,
 30 and 80 layers, also on `p100x4`, in the groups of grouper `auto`. The step with 80 layers has 26,000 operations; the two
-largest sizes are 20 and 248 synchronous towers of it (data parallelism), narrow ones, so that the gradients of all fit.
+largest sizes are 20 and 248 synchronous towers (replicas) of it, with narrow layers, so that all gradients fit.
 Each stage runs in a process of its own, which first reads the graph from a file and runs the stage on a tiny graph, so that
 nothing is compiled within the measurement. A slope is the exponent of the growth from one size to the next: 1 is linear.
 
-`--label` names the column of seconds, such as a commit; `--write` keeps the figures in benchmarks/results/scale.json, beside
-those of other labels, and all of them as tables in benchmarks/results/scale.md.
+`--label` names the columns of this measurement, such as a commit; `--write` adds the figures to benchmarks/results/scale.json,
+and writes those of all labels as tables to benchmarks/results/scale.md.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"name": "towers", "towers": 248, "of": {**NARROW, "batch": 248}},
     ],
 }
-"""The importers and their options, smallest first; the first ones are also what a stage runs once before it is measured."""
+"""Importers and their options, smallest first. A stage also runs once on the smallest before it is measured."""
 GROUPER = {"planted": "none", "decoder": "auto"}
 
 
 def fresh(graph: Graph) -> Graph:
-    """The same columns without what a graph has computed from them."""
+    """A copy of a graph without the values that it has cached."""
     return dataclasses.replace(graph)
 
 
 def problem_of(graph: Graph, case: str) -> Problem:
-    """The graph in the groups of its case."""
+    """The problem with the case's grouper."""
     grouping = installed().build("grouper", GROUPER[case], {}).group(graph, np.random.default_rng(0))
     return Problem.of(graph, load_cluster(MACHINE), grouping)
 
@@ -198,7 +198,7 @@ def _options(case: str, index: int) -> dict[str, Any]:
 
 
 def measured(name: str, case: str, index: int, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """`stage` in a fresh process; a failure or the end of the time is a figure, too."""
+    """Run `stage` in a new process; a failure or timeout is a result, too."""
     command = [
         sys.executable,
         __file__,
@@ -267,7 +267,7 @@ def _cells(rows: dict[str, Any], i: str, sizes: dict[str, int]) -> tuple[str, st
     return f"{row['seconds']:.3g}", slope, f"{row['peak_mib']:,.0f}"
 
 
-def kept(data: dict[str, Any]) -> None:
+def write_results(data: dict[str, Any]) -> None:
     """Write the figures and the tables."""
     (RESULTS / "scale.json").write_text(json.dumps(data, indent=1) + "\n")
     text = (
@@ -317,7 +317,7 @@ def main() -> None:
                         data: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
                         figures = data.setdefault(arguments.label, {}).setdefault(case, {})
                         figures.setdefault(name, {})[str(index)] = row
-                        kept(data)
+                        write_results(data)
 
 
 if __name__ == "__main__":

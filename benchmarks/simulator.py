@@ -3,15 +3,14 @@
     python benchmarks/simulator.py [--quick] [--beside CHECKOUT] [--write]
 
 Layered random graphs and random placements on four devices. Two machines: `links`, a full-duplex link of 12 GB/s between
-every two devices, and `switch`, conf/cluster/p100x4.yaml, in which a transfer holds the link of its source and that of its
-destination at once. For `links`, benchmarks/simulator.cpp does the same in C++, if there is a compiler (g++); its values are
-equal to the bit, and its seconds are of the same threads of the same process, in turns. An older checkout of placekit (a git
-worktree of some commit) and this one run in processes of their own, in turns, by the public interface, which always tracks
-memory. Up to 215 operations, the second opinion (`machine_model.py`, in tests) executes the first of the placements, too:
-value and peaks must be equal to the bit. Seconds are processor time of the one thread, which other programs on the
-machine disturb less than the clock on the wall; each figure is the least of several. The column `recorded` is the time of an
-evaluation that leaves why everything started when it did, as searches have it, over that of one that does not. `--write`
-keeps the report in benchmarks/results/simulator.md.
+every two devices, and `switch`, conf/cluster/p100x4.yaml, in which a transfer occupies the links of its source and its
+destination at once. For `links`, benchmarks/simulator.cpp does the same in C++, if there is a compiler (g++): its values must be
+equal to the bit, and it is timed in the same process, in turns. An older checkout of placekit (a git worktree of some commit)
+and this one run in their own processes, in turns, through the public interface, which always tracks memory. Up to 215
+operations, the second opinion (`machine_model.py`, in tests) executes the first placement, too: value and peaks must be equal
+to the bit. Seconds are CPU time of one thread, which other programs on the machine disturb less than wall time; each figure is
+the least of several. Column `recorded` is the time of an evaluation that records causes (why everything started when it did),
+as searches use it, over the time of one that does not. `--write` writes the report to benchmarks/results/simulator.md.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from machine_model import Execution, execute
 SIZES = (112, 215, 1_000, 10_000, 50_000)
 TURNS = 5
 SECOND_OPINION = 215
-"""The most operations of which the second opinion, whose time grows with their square, executes a placement."""
+"""Largest number of operations for the second opinion, whose time grows with the square of the number."""
 
 
 def events(problem: Problem, placements: Placements) -> float:
@@ -71,7 +70,7 @@ def kernel(case: Case, problem: Problem, placements: Placements, record: bool = 
 
 
 class Worker:
-    """The simulator of a checkout, in a process of its own that measures when it is told to."""
+    """The simulator of a checkout, in its own process, which measures on request."""
 
     def __init__(self, checkout: Path) -> None:
         folders = [checkout, *sorted(f.parent for f in checkout.glob("plugins/*/*/pyproject.toml"))]
@@ -135,14 +134,14 @@ class Cpp:
         return simulate
 
 
-def by_the_page(problem: Problem, placements: Placements) -> Execution:
-    """The second opinion on the first of `placements`."""
+def second_opinion(problem: Problem, placements: Placements) -> Execution:
+    """Execute the first of `placements` with the second opinion, which follows docs/machine-model.md literally."""
     device, priority = placements.one(0)
     return execute(problem, device.tolist(), None if priority is None else priority.tolist())
 
 
 def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: float) -> tuple[str, float]:
-    """One line of the table, and nanoseconds per operation. Raises AssertionError if two of them disagree."""
+    """One line of the table, and nanoseconds per operation. Raises AssertionError if two implementations disagree."""
     problem = case.problem()
     placements = case.placements(problem)
     first = placements[:1]
@@ -152,7 +151,7 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
     }
     value_s, peak_bytes = runs["kernel"]()
     if case.n <= SECOND_OPINION:
-        expected = by_the_page(problem, first)
+        expected = second_opinion(problem, first)
         assert expected.value_s == value_s[0]
         assert not case.memory or expected.peak_bytes == peak_bytes[0].tolist()
     if cpp is not None and case.machine == "links":
@@ -166,7 +165,9 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
         for name, checkout in asked.items():
             least[name] = min(least[name], checkout.seconds(case, seconds / TURNS))
     fast = least["kernel"]
-    slow = seconds_per_run(lambda: by_the_page(problem, first), 1, seconds / 20) if case.n <= SECOND_OPINION else None
+    slow = (
+        seconds_per_run(lambda: second_opinion(problem, first), 1, seconds / 20) if case.n <= SECOND_OPINION else None
+    )
     plain = f"{slow / fast:,.0f}" if slow else ""
     per_event = fast / events(problem, placements) * 1e9
     beside = [

@@ -1,11 +1,11 @@
-"""What importing a network costs: milliseconds per operation, the share of each phase, and memory.
+"""Measures imports of networks: milliseconds per operation, the share of each phase, and memory.
 
     python benchmarks/tracing.py [--quick] [--write]
 
-Networks of placekit-zoo with their default options but those named, each in a process of its own that has imported a small
-network before. Seconds are processor time of the one thread; the least of two imports. The ratio is to an import without
-the short paths of `placekit_torch.shortcuts` in the same process, whose graph must be equal. `--quick` takes small
-networks; `--write` keeps the report in benchmarks/results/tracing.md.
+The networks are those of placekit-zoo with default options, except the options shown. Each is imported in its own process,
+which has imported a small network before. Seconds are CPU time of one thread, the less of two imports. The ratio is that of an
+import without the short paths of `placekit_torch.shortcuts`, in the same process; the graphs must be equal. `--quick` takes
+small networks; `--write` writes the report to benchmarks/results/tracing.md.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PHASES = ("build", "trace", "optimizer", "lower")
 
 
 def programs(name: str, options: dict[str, Any]) -> list[Program]:
-    """What the importer `name` loads."""
+    """Load the programs of importer `name`."""
     component = next(c for c in placekit_importers() if c.name == name)
     module, _, attribute = component.target.partition(":")
     made: Importer = getattr(importlib.import_module(module), attribute)(component.config.model_validate(options))
@@ -58,7 +58,7 @@ def programs(name: str, options: dict[str, Any]) -> list[Program]:
 
 @contextlib.contextmanager
 def phases(spent: dict[str, float]) -> Iterator[None]:
-    """Adds the seconds of each phase to `spent`."""
+    """Inside, imports add the seconds of each phase to `spent`."""
 
     def timed(phase: str, action: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **keywords: Any) -> Any:
@@ -82,7 +82,7 @@ def phases(spent: dict[str, float]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def long_ways() -> Iterator[None]:
-    """Imports go through torch's own code only."""
+    """Inside, imports use only torch's own code."""
     with (
         mock.patch.object(tracing, "shortcuts", contextlib.nullcontext),
         mock.patch.object(ShapeMode, "__torch_dispatch__", FakeTensorMode.__torch_dispatch__),

@@ -32,7 +32,7 @@ from placekit_cuda.machine import CPUMachine, LinkSeconds, Machine
 from placekit_cuda.processor import processor
 from placekit_cuda.session import MeasuredSession
 
-# float32 operations and bytes per second of one core; nominal, as `auto` must give the same machine each time
+# FLOP/s (float32) and bytes per second of one core: nominal, because `cluster=auto` must give the same machine each time
 _FLOPS_PER_S, _BYTES_PER_S, _OVERHEAD_S = 3e10, 1e10, 3e-6
 
 
@@ -45,7 +45,7 @@ class MeasuringBackend(Backend):
 
     @abstractmethod
     def machine(self, cluster: Cluster) -> Machine:
-        """As many devices as `cluster` has. Raises BackendError if this backend cannot provide one of them."""
+        """The devices for `cluster`. Raises BackendError if this backend cannot provide one of them."""
 
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         if executable is None:
@@ -53,7 +53,7 @@ class MeasuringBackend(Backend):
                 f"backend {self.name!r} runs programs, and {problem.graph.name!r} is a graph of numbers",
                 "use an importer whose programs can be run (such as `torch` or `einsum`), or backend=simulator",
             )
-        end_help()  # what still compiles would keep cores busy while this measures
+        end_help()  # compilation in the background would disturb the measurement
         o, cluster = self.options, problem.cluster
         if (o.devices or cluster.size) != cluster.size:
             raise BackendError(
@@ -86,7 +86,7 @@ class MeasuringBackend(Backend):
             machine.close()
 
     def link_s(self, cluster: Cluster) -> LinkSeconds | None:
-        """The seconds of copies on the links of `cluster`, if they are to be emulated."""
+        """The seconds of copies on the links of `cluster`; None if links are not emulated."""
         routes = cluster.routes
         if self.options.links == "memory":
             return None
@@ -101,7 +101,7 @@ class CPUBackend(MeasuringBackend):
     options: CPUOptions
 
     def devices(self) -> Cluster:
-        """Option `devices`, or as many as the cores allow; with equal parts of the memory, and nominal rates."""
+        """As many devices as option `devices` or the cores allow, with equal shares of the memory and nominal rates."""
         threads = self.options.threads
         count = self.options.devices or max(1, usable_cores() // threads)
         memory = self.options.memory_bytes
@@ -129,11 +129,11 @@ class CPUBackend(MeasuringBackend):
 
 
 _MUCH = 2**30
-"""Bytes on a GPU that are not worth a note: a driver and a desktop hold some hundred MiB."""
+"""Other processes' use of a GPU is reported only above this: a driver and a desktop hold some hundred MiB."""
 
 
 def _held_by_others(cuda: Any, gpu: int) -> int:
-    """Bytes in use on a GPU besides PyTorch's own and its context."""
+    """Bytes in use on a GPU that are neither PyTorch's nor of its context."""
     free, total = cuda.mem_get_info(gpu)
     return int(total - free - cuda.memory_reserved(gpu) - CONTEXT_BYTES)
 
@@ -175,7 +175,7 @@ class CUDABackend(MeasuringBackend):
         return f"{gpus}, torch {torch.__version__}, CUDA {torch.version.cuda}"
 
     def others(self) -> str:
-        """The memory that other processes hold on the GPUs; not asked with isolation, as asking takes memory in this process."""
+        """The memory that other processes hold on the GPUs; empty with isolation: asking takes GPU memory in this process."""
         if self.options.isolation != "none":
             return ""
         held = {g: _held_by_others(self.cuda, g) for g in self.options.gpus or range(self.cuda.device_count())}

@@ -2,9 +2,9 @@
 
 Operations are timed at their place in the program, with the inputs that they have there. The program runs several times, in
 the order of the graph, and each pass times one operation of every signature. A figure is the median over the passes, so a
-temporary disturbance spoils only a few samples of each figure. A GPU is held until the host has launched a sample: a figure is
-what the GPU takes, not what the host takes to launch it. After a failure or an interruption, the operations that
-would have followed have no figures.
+temporary disturbance spoils only a few samples of each figure. A GPU is held (it waits) until the host has launched a whole
+sample, so that a figure is the GPU's time, not the host's time to launch. After a failure or an interruption, the remaining
+operations have no figures.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ Key = tuple[str, str]
 Samples = dict[Key, list[float]]
 
 _SAMPLE_S = {"cpu": 2e-5, "cuda": 3e-4}
-"""Seconds for which the host launches a kernel for a sample, or the kernel's own, if it takes longer. A GPU's clock has steps of
-half a microsecond. On a processor, only tiny kernels are repeated, because a repetition finds its inputs in the cache."""
+"""Least seconds of a sample: shorter kernels are launched repeatedly. A GPU's clock has a resolution of half a microsecond. On a
+CPU, only tiny kernels are repeated, because a repetition finds its inputs in the cache."""
 _MAX_TIMES = 1000
-_HOLD = 1.5  # times the seconds that the host took to launch a sample before
-_HOLD_S = 2e-3  # at least that: products are slower in the first moments of a GPU's work
-_LONGEST_HOLD_S = 0.1  # what waits for its own result takes as long to launch as to run: it is not held for that
+_HOLD = 1.5  # a GPU is held for this many times the seconds that launching the sample took before
+_HOLD_S = 2e-3  # but at least for this: matrix products are slower in the first moments of a GPU's work
+_LONGEST_HOLD_S = 0.1  # and at most for this: work that waits for its own result takes as long to launch as to run
 _LAUNCHES = 500
-_RATE_S = 2e-2  # products grow until one takes this long
-_RATE_SIZE = 8192  # rows of the largest product
+_RATE_S = 2e-2  # matrix products grow until one takes this long
+_RATE_SIZE = 8192  # rows of the largest matrix product
 _BANDWIDTH_BYTES = 2**28
-_SEEN = 0.05  # to derive a bandwidth, the bytes of the largest copy must take at least this share of its seconds
+_LEAST_BANDWIDTH_SHARE = (
+    0.05  # to derive a bandwidth, the bytes of the largest copy must take at least this share of its seconds
+)
 _COPIES_BYTES = (4, 2**12, 2**16, 2**20, 2**22, 2**24, 2**26, 2**28)
 _COPY_S = 2e-2  # no larger copies once one takes this much longer than the smallest
 
@@ -47,7 +49,7 @@ _COPY_S = 2e-2  # no larger copies once one takes this much longer than the smal
 class Clock:
     """Times work on streams of `machine`.
 
-    Raises BackendError for work that does not end within `timeout_s`, and whatever work raises.
+    Raises BackendError for work that does not end within `timeout_s`; exceptions of the work pass through.
 
     Attributes:
         launch_s: seconds that the host took to launch the last work once.
@@ -85,30 +87,30 @@ class Clock:
         return end.since(start) / times
 
     def median(self, stream: Stream, work: Callable[[], object], sample_s: float) -> float:
-        """Median seconds of `repeats` samples of at least `sample_s`, after one that does not count."""
-        times = often(min(self.once(stream, work), self.once(stream, work)), sample_s)
+        """Median seconds of `repeats` samples of at least `sample_s`, after one that is discarded."""
+        times = repetitions(min(self.once(stream, work), self.once(stream, work)), sample_s)
         hold_s = self.hold_s(times)
         return float(np.median([self.once(stream, work, times, hold_s) for _ in range(self.repeats + 1)][1:]))
 
     def hold_s(self, times: int) -> float:
-        """How long a GPU is held, so that the host has launched the last work `times` times before the first one begins."""
+        """How long to hold a GPU so that the host can launch the last work `times` times before the GPU begins."""
         return min(max(_HOLD * self.launch_s * times, _HOLD_S), _LONGEST_HOLD_S)
 
 
-def often(seconds: float, sample_s: float) -> int:
-    """How many times in a row work that takes `seconds` is launched for one sample."""
+def repetitions(seconds: float, sample_s: float) -> int:
+    """How many times in a row to launch work that takes `seconds` for one sample."""
     return min(max(math.ceil(sample_s / max(seconds, 1e-9)), 1), _MAX_TIMES)
 
 
 @dataclass(eq=False)
 class _Piece:
-    """Operations that are run as one: a single operation that is timed, or all up to the next timed one.
+    """Operations that are run as one: a single operation that is timed, or all operations up to the next timed one.
 
     Attributes:
-        key: what is timed, or None.
-        reads: base tensors that the piece needs and does not make.
-        keeps: base tensors that it makes and later pieces read.
-        drops: base tensors that no later piece reads.
+        key: of the timed operation, else None.
+        reads: base tensors that the piece needs and does not compute.
+        keeps: base tensors that it computes and later pieces read.
+        drops: base tensors that it is the last to read.
     """
 
     ops: list[int]
@@ -120,7 +122,7 @@ class _Piece:
 
 
 class Walk:
-    """A program on one device, operation after operation; `keys` says which operations are timed.
+    """Runs a program on one device, operation after operation, and times the operations in `keys`.
 
     Sources stay on the host, and are copied to the device for the operations that read them; values are dropped after
     their last reader. So even programs that are too large for one device can run.
@@ -190,9 +192,9 @@ class Walk:
             seconds = clock.once(stream, work)
         elif piece.key in self.times:
             seconds = clock.once(stream, work, *self.times[piece.key])
-        else:  # the first pass loads kernels, and shows how often each has to be launched, and for how long
+        else:  # the first pass loads kernels, and shows how many launches each needs, and how long to hold the GPU
             seconds = min(clock.once(stream, work), clock.once(stream, work, 2))
-            times = often(seconds, _SAMPLE_S[self.device.type])
+            times = repetitions(seconds, _SAMPLE_S[self.device.type])
             self.times[piece.key] = times, clock.hold_s(times)
         for t in piece.drops:
             values.pop(t, None)
@@ -287,7 +289,7 @@ def _medians(samples: Samples) -> dict[str, dict[str, float]]:
 def _rates(
     kind: DeviceKind, machine: Machine, device: int, clock: Clock, dtypes: Sequence[str], notes: list[str]
 ) -> DeviceKind:
-    """FLOP/s that a product of matrices reaches, bytes per second of an elementwise operation, seconds of a launch."""
+    """`kind` with measured FLOP/s of a matrix product, bytes per second of an elementwise operation and seconds of a launch."""
     stream, where = machine.compute(device), machine.torch_device(device)
     flops = dict(kind.flops_per_s)
     for name in dtypes:
@@ -328,7 +330,7 @@ def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: to
 
 
 def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
-    """Seconds of a kernel with almost nothing to do, over many in a row; on a processor, the call is part of it."""
+    """Seconds of a kernel with almost nothing to do, when many run in a row; on a CPU, they include the call."""
     tiny, samples = partial(torch.neg, torch.ones(1, device=where)), []
     for _ in range(clock.repeats + 1):  # held like operations, whose figures contain a launch
         samples.append(clock.once(stream, tiny, _LAUNCHES, clock.hold_s(_LAUNCHES)))
@@ -346,7 +348,7 @@ def _links(cluster: Cluster, machine: Machine, clock: Clock, notes: list[str]) -
 
 
 def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, notes: list[str]) -> dict[str, float]:
-    """A link as the host sees it when it launches a copy and waits for its end, like the engine; medians for several sizes."""
+    """Fit latency and bandwidth to the median seconds of copies of several sizes, from the launch until the host sees the end."""
     sizes, medians = list[int](), list[float]()
     room = int(cluster.memory_bytes.min()) // 8
     for size in _COPIES_BYTES:
@@ -357,7 +359,7 @@ def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, 
         if medians[-1] - medians[0] > _COPY_S or (len(sizes) > 1 and 4 * size > room):
             break
     latency, s_per_byte = fit_line(sizes, medians)
-    if s_per_byte * sizes[-1] < _SEEN * medians[-1]:
+    if s_per_byte * sizes[-1] < _LEAST_BANDWIDTH_SHARE * medians[-1]:
         s_per_byte = medians[-1] / sizes[-1]
         notes.append(
             f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} take no longer if they are larger:"
@@ -388,7 +390,7 @@ def _copy_s(machine: Machine, value: torch.Tensor, src: int, dst: int, timeout_s
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
-    """Latency in seconds and seconds per byte, by least squares of relative errors; negative results become 0."""
+    """Fit latency (seconds) and seconds per byte by least squares of relative errors; a negative one becomes 0."""
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     latency, slope = np.linalg.lstsq(np.stack([1 / y, x / y], axis=1), np.ones(len(x)), rcond=None)[0]
     if slope < 0:  # then take the best constant
@@ -413,5 +415,5 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _rounded(value: float) -> float:
-    """`value` with four digits: the measurement is not more precise."""
+    """`value` rounded to four digits, the precision of a measurement."""
     return float(f"{value:.4g}")

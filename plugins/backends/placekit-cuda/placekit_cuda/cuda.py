@@ -1,8 +1,8 @@
 """CUDA devices for the engine: streams of `torch.cuda`, with several logical devices on one GPU if there are too few GPUs.
 
-Kernels are asynchronous, and so is their memory. Two rules of the caching allocator matter here: a block belongs to the
-stream that it was allocated on, and that stream reuses it as soon as its tensor is dropped on the host. A tensor that
-another stream reads must therefore be recorded for that stream (`record_stream`).
+Kernels run asynchronously, and their memory is reused asynchronously. Two rules of the caching allocator matter here: a block
+belongs to the stream that it was allocated on, and that stream reuses it as soon as its tensor is dropped on the host. A tensor
+that another stream reads must therefore be recorded for that stream (`record_stream`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from placekit_core import BackendError
 from placekit_cuda.machine import Event, LinkSeconds, Machine, Stream, Work, copied
 
-_CLOCKS = 50  # maximum number of attempts
-_CYCLES_PER_S = 3e9  # at least as many as a GPU has
+_CLOCK_ATTEMPTS = 50  # maximum number of attempts to measure a GPU's clock
+_CYCLES_PER_S = 3e9  # no GPU has a faster clock
 STREAMS = 32
-"""Number of streams of a GPU for each priority; beyond that, `torch.cuda` hands out the same streams again."""
+"""Streams that `torch.cuda` creates for a GPU and priority; after that it hands out the same streams again."""
 
 
 class CUDAEvent(Event):
@@ -34,7 +34,7 @@ class CUDAEvent(Event):
 
     def wait(self, timeout_s: float | None = None) -> bool:
         start = time.perf_counter()
-        while not self.event.query():  # without pauses: they would be measured
+        while not self.event.query():  # no sleep: it would be measured
             if timeout_s is not None and time.perf_counter() - start >= timeout_s:
                 return False
         return True
@@ -75,12 +75,10 @@ class CUDAMachine(Machine):
 
     Args:
         gpus: GPU of each device. Devices on one GPU share its cores, its memory and its memory bandwidth.
-        link_s: emulates slower links, by kernels after each copy, on the link's stream, that only take time; None: copies run
-            at full speed.
+        link_s: emulates slower links: after each copy, a kernel on the link's stream waits. None: copies run at full speed.
         cuda: `torch.cuda`, or a test's replacement of it.
 
-    Raises BackendError for a GPU that is not there, and for more devices on one GPU than there are streams for the links
-    between them.
+    Raises BackendError for a GPU that does not exist, and for so many devices on one GPU that their links lack streams.
     """
 
     ahead = 1  # after a long kernel, the host takes 60 us or more to launch the next one: docs/gpu.md
@@ -104,13 +102,13 @@ class CUDAMachine(Machine):
                     f" their links, and torch has {STREAMS}",
                     "use fewer devices",
                 )
-        # with another priority than links, so that no two streams of a machine are the same
+        # not the priority of links, so that torch never hands out the same stream for both
         self._compute = [
             CUDAStream(cuda, cuda.Stream(self.torch_device(d), priority=-1)) for d in range(len(self.gpus))
         ]
         self._links: dict[tuple[int, int], CUDAStream] = {}
         # a call of the CUDA runtime gives the thread a context; without one, cuBLAS warns when it is first used there
-        self._watch = _Watch(lambda: cuda.mem_get_info(self.gpus[0]), self.launching)
+        self._watch = _EventPoller(lambda: cuda.mem_get_info(self.gpus[0]), self.launching)
         self._cycles_per_s = self._clock() if link_s is not None else {}
 
     @property
@@ -143,7 +141,7 @@ class CUDAMachine(Machine):
         return made
 
     def keep(self, value: torch.Tensor, stream: Any) -> None:
-        """Reuse the memory of `value`, once it is dropped, only after `stream` has finished all work given to it so far."""
+        """Let torch reuse the memory of `value`, once dropped, only after `stream` has finished its work so far."""
         value.record_stream(stream)
 
     @contextlib.contextmanager
@@ -156,7 +154,7 @@ class CUDAMachine(Machine):
                 yield
         finally:
             for restore, before in [*((self._cuda.set_stream, s) for s in streams), (self._cuda.set_device, device)]:
-                with contextlib.suppress(RuntimeError):  # of a broken device: an error of the work says so
+                with contextlib.suppress(RuntimeError):  # a broken device: the work raises its own error
                     restore(before)
 
     def hold(self, stream: CUDAStream, seconds: float) -> None:
@@ -177,7 +175,7 @@ class CUDAMachine(Machine):
         streams = [s for stream in (*self._compute, *self._links.values()) for s in stream.streams]
         self._compute, self._links = [], {}
         with contextlib.suppress(RuntimeError):  # after a failed kernel, nothing can be released
-            if all(s.query() for s in streams):  # else it would wait for a hanging one
+            if all(s.query() for s in streams):  # emptying the cache would wait for a hanging stream
                 self._cuda.empty_cache()
 
     def _clock(self) -> dict[int, float]:
@@ -186,7 +184,7 @@ class CUDAMachine(Machine):
         for gpu in set(self.gpus):
             stream = self._compute[self.gpus.index(gpu)]
             before = 0.0
-            for _ in range(_CLOCKS):  # the first attempt loads the kernel, and clocks rise with work
+            for _ in range(_CLOCK_ATTEMPTS):  # the first attempt loads the kernel, and clocks rise under load
                 start = stream.record(timed=True)
                 with self.launching():
                     stream.launch(lambda: self._cuda._sleep(cycles))
@@ -199,8 +197,8 @@ class CUDAMachine(Machine):
         return found
 
 
-class _Watch:
-    """The host event loop of a machine: one thread that checks which events are reached, and calls their callbacks.
+class _EventPoller:
+    """A thread that polls the events of a machine, and calls the callback of each event that is reached.
 
     The thread calls `begin` first. The callbacks are called within `launching`.
     """
@@ -229,7 +227,7 @@ class _Watch:
             self._thread.join(timeout=1.0)
 
     def _work(self) -> None:
-        with contextlib.suppress(RuntimeError):  # of a broken device: its events say so to those who wait
+        with contextlib.suppress(RuntimeError):  # a broken device: its events raise for whoever waits
             self._begin()
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(RuntimeError):

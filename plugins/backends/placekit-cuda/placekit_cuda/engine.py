@@ -23,9 +23,9 @@ Tensors = dict[int, torch.Tensor]
 Way = Literal["dynamic", "static", "bulk_synchronous"]
 """How a plan is run.
 
-`dynamic`: the host starts a node when its inputs have arrived, or will have when its device comes to it. `static`: the host
-launches all nodes at once, in the order of the plan, and streams wait for events. `bulk_synchronous`: phase by phase, and the
-host waits for the end of each phase.
+`dynamic`: the host starts a node once its inputs have arrived, or are sure to arrive before its stream reaches it. `static`: the
+host launches all nodes at once, in the order of the plan, and streams wait for events. `bulk_synchronous`: the host launches
+one phase after another, and waits for the end of each.
 """
 
 
@@ -60,8 +60,8 @@ class Engine:
     Args:
         priority: [nodes] of the nodes ready on one stream, the highest starts first; ties in the order of the plan.
         memory_bytes: [D] limit for the values on each device; more ends the step with `MemoryExceeded`.
-        ahead: `dynamic` gives a stream this many nodes beside the one that it works on, so that it need not wait for the host;
-            None: as many as suit the machine.
+        ahead: for `dynamic`, the number of nodes queued on a stream behind the current one, so that it need not wait for the
+            host; None: `Machine.ahead`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine:
             for node in plan.nodes
         ]
         self.functions = [self._function(node, executable) for node in plan.nodes]
-        # of other streams: the nodes that each node waits for, and whether one waits for it
+        # for each node: the nodes on other streams that it waits for, and whether a node on another stream waits for it
         s, nodes = self.streams, plan.nodes
         self.waits = [[j for j in node.before if s[j] is not s[i]] for i, node in enumerate(nodes)]
         self.awaited = [any(s[k] is not s[i] for k in node.after) for i, node in enumerate(nodes)]
@@ -169,10 +169,10 @@ class Engine:
 
 
 class _Dynamic:
-    """Starts each node as soon as it is ready: the thread that is told of a node's end starts the nodes waiting for it.
+    """Starts each node as soon as it is ready, in the thread that is notified of the end of the node that it waited for.
 
-    A node is ready when those that it waits for have been launched, if they are on its own stream, which works in order, and
-    have ended, if they are on others. So a stream can run all that it was given without waiting for another one.
+    A node is ready when the nodes that it waits for have been launched (on its own stream, which works in order) or have
+    ended (on other streams). So a stream never has to wait for another one.
     """
 
     def __init__(self, engine: Engine, state: _State) -> None:
@@ -195,7 +195,7 @@ class _Dynamic:
         return self.left == 0 or self.end.wait(timeout_s)
 
     def _start(self, stream: Stream) -> None:
-        """Give `stream` its first ready nodes, as many as it may have. Call it with the lock held."""
+        """Launch ready nodes on `stream`, at most `ahead` behind the current one. Call it with the lock held."""
         while self.given[stream] <= self.engine.ahead and self.ready[stream] and not self.end.is_set():
             _, i = heapq.heappop(self.ready[stream])
             self.given[stream] += 1
@@ -204,7 +204,7 @@ class _Dynamic:
                 self.engine.machine.notify(stream, partial(self._ended, i))
             except BaseException as e:  # the device is broken: nothing more will end
                 self._fail(e)
-            self._passed(i, own=True)
+            self._count_off(i, own=True)
 
     def _fail(self, error: BaseException) -> None:
         self.state.error = self.state.error or error
@@ -216,13 +216,13 @@ class _Dynamic:
                 self._fail(error)
             self.left -= 1
             self.given[self.engine.streams[i]] -= 1
-            for stream in {self.engine.streams[i]: None} | self._passed(i, own=False):
+            for stream in {self.engine.streams[i]: None} | self._count_off(i, own=False):
                 self._start(stream)
             if self.left == 0:
                 self.end.set()
 
-    def _passed(self, i: int, own: bool) -> dict[Stream, None]:
-        """Let the nodes after `i` on its own stream, or on others, wait for one node less; the streams of those now ready."""
+    def _count_off(self, i: int, own: bool) -> dict[Stream, None]:
+        """Count off node `i` for the nodes after it, on its own stream or on others; returns the streams with nodes now ready."""
         streams, rank = self.engine.streams, self.engine.rank
         woken: dict[Stream, None] = {}
         for k in self.engine.plan.nodes[i].after:

@@ -1,4 +1,4 @@
-"""`isolation: process`: another process measures, so that a crash costs one measurement and nothing else."""
+"""`isolation: process`: a child process measures, so that a crash loses one measurement and nothing else."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class IsolatedSession(Session):
         self.process = subprocess.Popen(
             command, pass_fds=[there_fd], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
         )  # Ctrl-C goes to this process only, which ends the child
-        there.close()  # the child's end of the pipe; while it is open here, the child's death would not end reading
+        there.close()  # the child's end of the pipe: while it is open here, reading would not end when the child dies
         self._pipe = here
         try:
             here.send(self._about)

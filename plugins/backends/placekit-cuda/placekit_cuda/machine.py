@@ -1,4 +1,4 @@
-"""Devices for the engine: streams that work in order, events between them, copies from one device to another."""
+"""The interface of devices for the engine (streams, events, copies), and its implementation with threads of the CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Event(ABC):
 
     @abstractmethod
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Let the host wait until the event is reached; False if that takes longer than `timeout_s`."""
+        """Block the host until the event is reached; False if that takes longer than `timeout_s`."""
 
     @abstractmethod
     def since(self, other: Any) -> float:
@@ -49,7 +49,7 @@ class Machine(ABC):
     """Some devices. Close it after use; then it cannot be used again.
 
     Attributes:
-        ahead: launches that the dynamic schedule gives a stream beside the one that it works on, unless it is told otherwise.
+        ahead: default of `Engine(ahead=...)`: nodes queued on a stream behind the current one.
     """
 
     ahead = 0
@@ -61,7 +61,7 @@ class Machine(ABC):
 
     @abstractmethod
     def torch_device(self, device: int) -> torch.device:
-        """torch's device for a device."""
+        """The `torch.device` of a device."""
 
     @abstractmethod
     def compute(self, device: int) -> Stream:
@@ -80,21 +80,21 @@ class Machine(ABC):
         """Number of the clock by which the events of a stream are timed."""
 
     def launching(self) -> AbstractContextManager[None]:
-        """Within it, the calling thread may launch; after it, the thread's own work goes where it went before.
+        """A context in which the calling thread may launch work; it restores the thread's current streams at the end.
 
-        torch records no gradients within it.
+        Inside, torch records no gradients.
         """
         return nullcontext()
 
     def hold(self, stream: Any, seconds: float) -> None:
-        """Let a GPU begin with what is launched next only after `seconds`, so that it need not wait for the host between.
+        """Make a GPU idle for `seconds`, so that the host can launch work in advance and the GPU need not wait for it later.
 
-        Call it within `launching`. A thread of the processor launches nothing, and is not held.
+        Call it within `launching`. CPU devices launch nothing, and are not held.
         """
         return None
 
     def follow(self) -> None:
-        """Let all devices wait for the work that the calling thread has launched by itself.
+        """Make all devices wait for work that the calling thread has launched outside `launching`.
 
         That work may write values that the devices will read, or read values in memory that they will reuse.
         """
@@ -158,10 +158,10 @@ class ThreadStream(Stream):
 
 
 def _stream(name: str, threads: int) -> ThreadStream:
-    """A stream; it leaves the number of torch threads that other new threads of the process get unchanged."""
+    """Start a stream, without changing how many torch threads other new threads of the process get."""
     before = torch.get_num_threads()
     stream = ThreadStream(name, threads)
-    stream.record().wait()  # by now it has set its own number, and with it that of new threads
+    stream.record().wait()  # now it has set its own number, and thereby that of new threads
     torch.set_num_threads(before)
     return stream
 

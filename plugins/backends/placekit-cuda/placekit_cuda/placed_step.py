@@ -35,7 +35,7 @@ from placekit_cuda.engine import Engine, Tensors
 from placekit_cuda.machine import CPUMachine, Machine, copied
 from placekit_cuda.plan import plan, priorities
 
-_HOW = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
+_ROUNDING_ONLY = frozenset({"params", "foreach", "fused", "capturable", "differentiable"})
 """Entries of an optimiser's parameter group that change its results by rounding only."""
 
 
@@ -50,13 +50,13 @@ class PlacedStep:
 
     Under any placement, its results equal those on one device to the last bit (on GPUs, if torch's kernels are deterministic:
     `torch.use_deterministic_algorithms`). It begins with the values of `module`, which it does not change before `copy_to`,
-    and with a new optimiser. Everything that Python numbers decide is fixed when the step is traced: shapes, learning rates
-    and other settings.
+    and with a new optimiser. Whatever Python numbers decide (shapes, learning rates and other settings) is fixed when the
+    step is traced.
 
     Args:
         module, optimizer, loss, inputs, targets: as in `placekit_core.place`; `inputs` and `targets` are examples.
         placement: a result of `place`, a placement that it found, a run directory, or a `placement.json`.
-        machine: the devices, as many as the placement is for; close it yourself. None: threads of this process.
+        machine: the devices that the placement is for; the caller closes it. None: threads of this process.
         timeout_s: seconds after which a step counts as hanging; None: never.
 
     Raises:
@@ -132,12 +132,12 @@ class PlacedStep:
         return {name: self._where.devices[self._device(t)] for name, t in self._tensor.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The values now, as the `state_dict` of the plain module: own copies on the CPU."""
+        """The current values as a `state_dict` of the plain module: copies on the CPU."""
         state: dict[str, Any] = self._module.state_dict()
         for key in state:
             if key in self._names:
                 state[key] = self._value(self._names[key])
-            elif not key.endswith("_extra_state"):  # the module's own extra data, no tensors
+            elif not key.endswith("_extra_state"):  # data of `get_extra_state`, which are not tensors
                 raise PlacekitError(
                     f"the module has {key!r} in its state_dict, but no parameter or buffer of that name"
                 )
@@ -154,7 +154,7 @@ class PlacedStep:
         self._put({self._names[key]: self._fitting(self._names[key], state[key], key) for key in known})
 
     def optimizer_state_dict(self) -> dict[str, Any]:
-        """The optimiser's state now, as the `state_dict` of `optimizer(parameters)`: own copies on the CPU.
+        """The optimiser's current state as the `state_dict` of `optimizer(parameters)`: copies on the CPU.
 
         The parameters are those of the module that require a gradient, in their order.
         """
@@ -169,7 +169,7 @@ class PlacedStep:
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with the state of an optimiser of the same kind; missing entries begin with zeros.
 
-        The settings stay those of this step; a warning tells if the given ones differ. Raises PlacekitError if the state is
+        This step keeps its own settings, and warns if those in `state` differ. Raises PlacekitError if the state is
         for other parameters.
         """
         plain, names = self._plain_optimizer()
@@ -179,7 +179,7 @@ class PlacedStep:
         if sizes[0] != sizes[1]:
             raise PlacekitError(f"this state is for an optimizer of {sizes[1]} parameters by group, not {sizes[0]}")
         for own, given in zip(plain["param_groups"], state["param_groups"], strict=True):
-            for key in sorted(own.keys() - _HOW):
+            for key in sorted(own.keys() - _ROUNDING_ONLY):
                 if key in given and given[key] != own[key]:
                     warnings.warn(
                         f"this optimizer has {key}={given[key]}; the step keeps {key}={own[key]}, with which it was made",
@@ -241,7 +241,7 @@ class PlacedStep:
             raise errors[0]
 
     def _fitting(self, tensor: int, given: Any, name: str, fill: bool = False) -> torch.Tensor:
-        """`given` as a value for a source, in the source's layout. Raises PlacekitError if it has another shape."""
+        """Convert `given` to a source's type and layout. Raises PlacekitError for another shape."""
         old = self._sources[self._device(tensor)][tensor]
         value = torch.as_tensor(given)
         if value.shape != old.shape and not fill:

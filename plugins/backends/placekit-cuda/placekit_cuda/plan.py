@@ -1,4 +1,4 @@
-"""Turns a program and a placement into a plan: runs of operations on devices, and transfers between them."""
+"""Turns a program and a placement into a plan: runs (sequences of operations on one device) and transfers between devices."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Node:
     """One piece of work for one stream: a run of operations, or a transfer.
 
     Attributes:
-        device: where it computes, or where the transfer goes.
-        ops: operations of the run, in the order in which they run; none for a transfer.
+        device: where the run computes, or the destination of the transfer.
+        ops: operations of the run in their order; empty for a transfer.
         tensor: the tensor that is sent; -1 for a run.
         src: device that it is sent from; -1 for a run.
-        reads: tensors on `device` (on `src` for a transfer) that must stay until the node is done: bases, or views that were
-            sent.
+        reads: tensors on `device` (`src` for a transfer) that must stay in memory until the node is done: base tensors, or
+            views that were sent.
         makes: tensors that it leaves on `device`.
         before, after: numbers of the nodes that it waits for, and of the nodes that wait for it.
         peak_bytes: highest memory on `device` of the tensors that it makes, while it runs; without the tensors that it reads.
@@ -49,11 +49,11 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All nodes of one step, each after the nodes that it waits for.
+    """All nodes of one step, in an order in which each comes after the nodes that it waits for.
 
     Attributes:
         nodes: runs and transfers.
-        uses: for each device, how many nodes read each tensor on it; one more if the tensor is kept to the end.
+        uses: for each device, how many nodes read each tensor on it, plus 1 if the tensor is kept to the end.
         sources: for each device, the sources' tensors that live on it.
         home: device of each tensor that is kept to the end.
         graph: the graph with the operations and tensors.
@@ -75,15 +75,15 @@ class Plan:
 
 
 def priorities(made: Plan, graph: Graph, priority: NDArray[np.float32]) -> list[float]:
-    """[nodes] priorities, from those of the operations [n]: a run has its first operation's, a transfer its producer's."""
+    """[nodes] priorities from those of the operations [n]: of a run, its first operation; of a transfer, the producer."""
     return [float(priority[node.ops[0] if node.ops else graph.tensor_producer[node.tensor]]) for node in made.nodes]
 
 
 class Values:
-    """The value that each reader finds on its device: the tensor itself, or the base that it is a view of.
+    """Finds the value that a reader uses on its device: the tensor itself, or the base tensor of which it is a view.
 
-    A tensor is sent once to each device that reads it. On a device that also has the base, a view is made again from the
-    base; to other devices the view itself is sent.
+    A tensor is sent once to each device that reads it. A device that has the base makes the view from it again; other
+    devices get the view itself.
     """
 
     def __init__(self, graph: Graph, executable: Executable, device: NDArray[np.int16]) -> None:
@@ -102,7 +102,7 @@ class Values:
         return int(self.device[self.graph.tensor_producer[tensor]])
 
     def found(self, tensor: int, device: int) -> int:
-        """The tensor that a reader of `tensor` finds on `device`: the tensor itself or its base."""
+        """The tensor that a reader of `tensor` uses on `device`: the tensor itself or its base."""
         base = self.base(tensor)
         return base if self.owner(base) == device or (base, device) in self._whole else tensor
 
@@ -122,9 +122,9 @@ def plan(
 
     Args:
         device: [n] device of each operation, of `size` devices.
-        order: kernels, each after those that it reads from; nodes are made in this order.
-        fuse: successive operations of a device without a synchronisation point between them become one run.
-        fixed: the devices keep to `order`. Otherwise operations are joined only if this delays and reorders nothing.
+        order: kernels in topological order; nodes are created in this order.
+        fuse: join successive operations of a device into one run if no transfer lies between them.
+        fixed: the devices keep to `order`. Otherwise operations are joined only if that delays and reorders nothing.
         keep: tensors to keep to the end, besides the new values of sources.
         level: [n] for bulk-synchronous runs, the level of each kernel; `order` goes level by level.
     """
@@ -158,7 +158,7 @@ def plan(
 
 
 class _Nodes:
-    """The nodes of a plan while it is made.
+    """The nodes of a plan under construction.
 
     Attributes:
         nodes: runs and transfers.
@@ -209,7 +209,7 @@ def _joins(node: Node, number: int, before: set[int], fixed: bool) -> bool:
 
 
 def _peak(graph: Graph, values: Values, run: Node) -> float:
-    """Highest bytes of the tensors that a run makes; one that no other node reads is dropped after its last reader."""
+    """Peak bytes of the tensors that a run makes; tensors that no other node reads are dropped after their last reader."""
     last: dict[int, int] = {}
     for i, op in enumerate(run.ops):
         made = [int(t) for t in graph.outputs(op) if values.base(int(t)) == t]

@@ -1,4 +1,4 @@
-"""The child of `isolation: process`: `python -m placekit_cuda.worker FD`, one request and one answer at a time."""
+"""The child process of `isolation: process`: `python -m placekit_cuda.worker FD` answers one request after another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def opened(backend: str, options: dict[str, object], recipe: dict[str, Any], problem: Problem) -> Session:
-    """The session of the program in `recipe`. Raises BackendError if `recipe` makes another program than `problem` has."""
+    """Open a session for the program that `recipe` builds. Raises BackendError if its graph is not that of `problem`."""
     programs = installed().build("importer", str(recipe["importer"]), recipe["options"]).load()
     program = next((p for p in programs if p.graph.fingerprint == problem.graph.fingerprint), None)
     if program is None:

@@ -41,7 +41,7 @@ class BlockingLatency(Backend):
 
 
 class BlockingSession(KernelSession):
-    """One problem."""
+    """The objective for one problem. A *piece* is a connected part of the graph on one accelerator."""
 
     def load(self) -> tuple[Any, Sequence[Field]]:
         from placekit_pipeline.blocking_kernel import FIELDS, blocking_latency
@@ -66,7 +66,7 @@ class BlockingSession(KernelSession):
         return self.packed(self.function, self.fields, numbers, arrays, numbers)
 
     def reason(self, device: NDArray[np.int16]) -> str:
-        """The pieces that wait for each other, named by their first operations."""
+        """Why a placement has no value: the pieces that wait for each other, each named by its first operation."""
         graph, kernel = self.problem.graph, self.kernel()
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         home, peak = np.require(device, np.int16, ["C", "W"]), np.empty(self.problem.cluster.size)

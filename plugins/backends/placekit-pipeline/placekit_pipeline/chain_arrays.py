@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 TOKEN, BUSIEST, FLOW, TRAIN = range(4)
-"""How bounds combine the segments of a split: their sum; the largest; for M micro-batches one after another through all of them,
-the sum and M - 1 times the largest; forward and back again."""
-SUM, MAX, BACK, WAIT = range(4)  # tables: least sum, least maximum, least way forward and back, least `_wait`
+"""How a bound follows from the segments of a split: their sum (`TOKEN`); the largest (`BUSIEST`); for M micro-batches that pass
+through all, the sum plus M - 1 times the largest (`FLOW`); forward and back again: see `BACK`, `WAIT` (`TRAIN`)."""
+SUM, MAX, BACK, WAIT = range(
+    4
+)  # tables of `completions`: least sum, maximum, time until the last micro-batch is back, `_wait`
 CLOSE = 1e-12  # relative improvements below this are rounding
 
 
@@ -25,10 +27,10 @@ class Table(NamedTuple):
         numbers: kind (`TOKEN`, `BUSIEST`, `FLOW` or `TRAIN`), micro-batches M, stages p of the splits to search.
         ptr, after: the segments that begin at each prefix, and the prefix where each ends.
         seconds: [s, K] seconds of a micro-batch; infinite where a device may not run the segment.
-        passing: [s, K] seconds by which it delays others (`TRAIN`: on the way forward and back), without those in `hop_s`.
+        passing: [s, K] seconds that a micro-batch spends in the segment (`TRAIN`: forward and back), without `hop_s`.
         ahead: [s, K] seconds of its forward pass (`TRAIN`); negative if stages do not wait for gradients.
         update: [s, K] seconds of the optimiser at the end of a step.
-        fixed_bytes: [s] bytes on its device however many micro-batches are in flight.
+        fixed_bytes: [s] bytes that do not depend on the number of micro-batches in flight.
         saved_bytes: [s] further bytes for each micro-batch in flight.
         flight: [D + 1] micro-batches in flight in the q-th stage from the end.
         room: [K] memory of each device.

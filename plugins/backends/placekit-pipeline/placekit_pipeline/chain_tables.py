@@ -1,4 +1,4 @@
-"""Compiled loops of policy `chain`: bounds of all ways to finish a split, and the search that they guide.
+"""Compiled loops of policy `chain`: tables of lower bounds for the rest of a split, and the search that uses them.
 
 Importing this module compiles them. `chain_arrays` defines *sets* of devices.
 """
@@ -28,12 +28,12 @@ def _fits(t, s, k, q):
 
 @njit(inline="always")
 def _wait(t, s, k, q):
-    """How much longer a step is at least than the sum of all stages because of segment s, the q-th stage from the end.
+    """Least seconds by which a step exceeds the sum of all stages because of segment s, the q-th stage from the end.
 
-    Before its first backward task, the stage runs at most min(M, q) forward tasks (1F1B). While the stages after it work on
-    the first micro-batch, all but the first of these tasks fill its time, and it waits for the rest. The stages before it
-    take their time before and after. So the step takes at least the sum of all stages, plus M - 1 times this stage, minus
-    these forward tasks. This holds if the stages are a path.
+    Before its first backward task, the stage runs at most min(M, q) forward tasks (1F1B). All but the first of them run while
+    later stages work on the first micro-batch; for the rest of that time, the stage idles. Earlier stages work before it
+    starts and after it ends. So a step takes at least the sum of all stages, plus M - 1 times this stage, minus those
+    forward tasks. This holds if each stage sends only to the next.
     """
     if t.ahead[s, k] < 0.0:
         return -np.inf
@@ -43,16 +43,16 @@ def _wait(t, s, k, q):
 
 @njit(_floats4(_table), cache=True, nogil=True)
 def completions(t):
-    """[4, u, i, A] the tables: bounds of all splits of the blocks after prefix i over exactly the devices of set u.
+    """[4, u, i, A] tables `SUM` to `WAIT`: bounds of all splits of the blocks after prefix i over all devices of set u.
 
-    The last index is the class of the segment before, whose messages to the first segment count.
+    A is the class of the device before, whose messages to the first segment count.
     """
     sets, places, ways = len(t.size), len(t.ptr) - 1, t.hop_s.shape[1]
     m = t.numbers[1]
     best = np.full((4, sets, places, ways), np.inf)
     best[:, 0, places - 1, :] = 0.0
     best[WAIT, 0, places - 1, :] = -np.inf
-    for u in range(1, sets):  # sets ascend: a set without one device has a lower number
+    for u in range(1, sets):  # removing a device from a set gives a lower number, whose entries are known
         q = t.size[u]
         for k in range(len(t.radix)):
             if t.of_set[u, k] == 0:
@@ -83,7 +83,7 @@ def completions(t):
 
 @njit(_floats4(_table, _floats4), cache=True, nogil=True)
 def with_spare(t, best):
-    """The tables for splits that leave one more device of the set unused: the least over the device left out."""
+    """The tables for splits that leave one device of the set unused: the least over all devices to leave out."""
     found = np.full(best.shape, np.inf)
     for u in range(1, len(t.size)):
         for k in range(len(t.radix)):
@@ -95,7 +95,7 @@ def with_spare(t, best):
 
 @counted_inner
 def _bound(t, best, u, i, a, total, largest, back, wait, first):
-    """A lower bound of all splits that begin with a partial split of these sums and continue from prefix i on set u."""
+    """A lower bound of all splits that continue a partial split with these sums from prefix i on the devices of set u."""
     kind, m = t.numbers[0], t.numbers[1]
     if kind == TOKEN:
         return total + best[SUM, u, i, a]
@@ -108,7 +108,7 @@ def _bound(t, best, u, i, a, total, largest, back, wait, first):
 
 
 @counted_inner
-def _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, depth, found, device):
+def _evaluate_split(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, depth, found, device):
     """Evaluate the split into the segments of `path`, and keep it if it fits and is the best."""
     left = t.many.copy()
     block = np.zeros(t.mask.shape[1], np.int16)
@@ -132,7 +132,7 @@ def _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes,
     if fits and value < found.value[0]:
         found.value[0] = value
         found.device[:] = device
-    elif found.counts[0] == 1:  # the split of the least bound, should none fit
+    elif found.counts[0] == 1:  # the first has the least bound: kept in case none fits
         found.device[:] = device
 
 
@@ -219,7 +219,9 @@ def explore(
             if found.counts[0] >= evaluations:
                 found.counts[2] = 1
                 return
-            _leaf(evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, stages, found, device)
+            _evaluate_split(
+                evaluate, t, ints, floats, work_ints, work_floats, peak, memory_bytes, path, stages, found, device
+            )
             continue
         a = k if ways > 1 else 0
         hop, seconds = t.hop_s[place[depth], way[depth], a], t.seconds[s, k]

@@ -1,4 +1,4 @@
-"""Cycles of small graphs, for messages that name what waits for what."""
+"""Finds a cycle of a small graph, for messages about parts of a placement that wait for each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objectives as the largest of several loads, for policy `exact`."""
+"""Describes the objectives as the largest of several loads, for policy `exact`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placekit_pipeline.stages import Stages
 
 def max_load_loads(problem: Problem, nets: Nets, pays: NDArray[np.bool_]) -> Loads:
     """The loads of backend `max_load`; `pays` [D] marks the devices that pay for transfers."""
-    charges = tuple(charge for x in range(len(nets)) for charge in _own_time(x, _seconds(problem, nets, x), pays))
+    charges = tuple(charge for x in range(len(nets)) for charge in _charges(x, _seconds(problem, nets, x), pays))
     return Loads(
         seconds=problem.group_s,
         nets=tuple(_net(nets, x) for x in range(len(nets))),
@@ -37,7 +37,7 @@ def _seconds(problem: Problem, nets: Nets, x: int) -> Floats:
     return np.asarray(nets.count[x] * routes.latency_s + nets.bytes_[x] * routes.s_per_byte, np.float64)
 
 
-def _own_time(i: int, seconds: Floats, pays: NDArray[np.bool_]) -> Iterator[Charge]:
+def _charges(i: int, seconds: Floats, pays: NDArray[np.bool_]) -> Iterator[Charge]:
     """Charges of net i with `seconds` [D, D]: a device pays for each tensor that it receives, and once for sending it."""
     size = len(pays)
     for d in np.flatnonzero(pays).tolist():
@@ -52,11 +52,11 @@ def _own_time(i: int, seconds: Floats, pays: NDArray[np.bool_]) -> Iterator[Char
 def pipeline_loads(
     stages: Stages, nets: Nets, held: list[NDArray[np.int64]], backward: bool, chunks: int, steps: int
 ) -> Loads:
-    """The loads of backend `pipeline`, seconds per micro-batch; if `steps` is not 0, of a step of so many micro-batches.
+    """The loads of backend `pipeline`: seconds per micro-batch, or per step of `steps` micro-batches if that is not 0.
 
-    `held` lists the channels that each route occupies. For a step the loads are only a bound, because stages also wait for
-    the first micro-batch. They leave out messages that only backward operations read, and activations of further
-    micro-batches.
+    `held` lists the channels that each route occupies. The loads of a step are only a lower bound, because stages also wait
+    for the first micro-batch. They leave out the latency of messages that only backward operations read, and activations of
+    all micro-batches in flight but one.
     """
     problem = stages.problem
     group_s = stages.group_s()
@@ -68,7 +68,7 @@ def pipeline_loads(
         builder.add(kind)
     prompt = [x for x in range(len(nets)) if nets.kind[x] == AHEAD]
     pairs = {(int(nets.producer[x]), r) for x in prompt for r in _readers(nets, x, prompt_only=True)}
-    saves = backward and chunks == 1  # chunks of one device need not hold theirs at the same time
+    saves = backward and chunks == 1  # the chunks of a device may hold activations at different times
     stored = [y for y in range(len(stages.stores.bytes_)) if saves or stages.stores.once[y]]
     return Loads(
         seconds=load,
@@ -83,7 +83,7 @@ def pipeline_loads(
 
 
 class _Messages:
-    """Nets and charges of the messages that stages send for every micro-batch."""
+    """Collects the nets and charges of the messages that stages send for every micro-batch."""
 
     def __init__(self, problem: Problem, nets: Nets, held: list[NDArray[np.int64]], times: int) -> None:
         self.problem, self.of, self.held, self.times = problem, nets, held, times

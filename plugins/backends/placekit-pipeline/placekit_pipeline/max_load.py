@@ -42,7 +42,7 @@ class MaxLoad(Backend):
 
 
 class MaxLoadSession(KernelSession):
-    """One problem; every placement has a value."""
+    """The objective for one problem; every placement has a value."""
 
     def load(self) -> tuple[Any, Sequence[Field]]:
         from placekit_pipeline.max_load_kernel import FIELDS, max_load
@@ -82,7 +82,7 @@ class MaxLoadSession(KernelSession):
         return load_bound(weights_only(self.problem))
 
     def lower_bound(self) -> float | None:
-        """The total work over all devices, and the largest group; both without communication."""
+        """The total work divided over all devices, or the largest group if that takes longer; without communication."""
         return self._bound_s
 
     def schedule(self, placement: Placement) -> Schedule:

@@ -11,7 +11,7 @@ from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import fields, view_of
 from placekit_scheduling.jit import UNCOUNTED, inner, njit
 
-REBUILD = 8  # if more than one group in so many moved, everything is summed again
+REBUILD = 8  # if more than 1 / REBUILD of the groups moved, everything is summed again
 
 FIELDS = [
     *fields("number", "g size nets"),

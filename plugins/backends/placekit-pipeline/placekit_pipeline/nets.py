@@ -15,8 +15,8 @@ Floats = NDArray[np.float64]
 
 FORWARD, BACKWARD, UPDATE = (PHASES.index(p) for p in ("forward", "backward", "update"))
 SOURCE, AHEAD, BACK, END, AGAIN = range(5)
-"""Kinds of nets: the output of a source; of a forward operation, read by forward or backward operations; of a backward
-operation, read by backward operations; of either, read by updates, once per step; of an update, read by updates."""
+"""Kinds of nets, by producer and readers: `SOURCE` a source; `AHEAD` forward operations, for forward or backward ones; `BACK`
+backward, for backward ones; `END` forward or backward, for updates (once per step); `AGAIN` updates, for updates."""
 TRANSFER_S = "transfer_s"  # column of graphs whose source gives the seconds of a hop (importer `msr`)
 
 
@@ -26,11 +26,11 @@ class Nets:
 
     Attributes:
         kind: [N] `SOURCE`, `AHEAD`, `BACK`, `END` or `AGAIN`.
-        producer: [N] the group that makes it.
+        producer: [N] the group that computes it.
         ptr, reader: the groups that read it, without the producer, in compressed rows.
         late: [R] whether only backward operations of the reader read it (nets `AHEAD`).
         bytes_, count: [N] bytes and number of its tensors.
-        hop_s: [N] seconds of one hop as given by the graph's source; negative if it gives none.
+        hop_s: [N] seconds of one hop from the graph's column `transfer_s`; negative without that column.
     """
 
     kind: Ints

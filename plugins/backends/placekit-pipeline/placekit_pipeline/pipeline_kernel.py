@@ -1,4 +1,4 @@
-"""The compiled evaluation of `pipeline`: the sums of its stages, then the events of a step."""
+"""The compiled evaluation of `pipeline`: sums up the stages, then simulates the events of a step."""
 # mypy: ignore-errors
 # numba checks the types here; the signature of `pipeline` is explicit.
 
@@ -63,7 +63,7 @@ def _send(m, kind, a, b, batch, now):
 
 @inner
 def _announce(m, kind, a, b, batch, arrival, n_events):
-    """Note that a message reaches stage b at `arrival`; if it is the last one needed, look at the stage's device then."""
+    """Note that a message reaches stage b at `arrival`; if it is the last that a task needs, the device is looked at then."""
     at = b * m.microbatches + batch
     last = False
     if kind == AHEAD:
@@ -84,7 +84,7 @@ def _announce(m, kind, a, b, batch, arrival, n_events):
 
 @inner
 def _begin(m, count, backward):
-    """Set up the state of a run of `count` micro-batches. Returns the number of events."""
+    """Initialise a run of `count` micro-batches, and send copies of sources. Returns the number of events."""
     n_events = np.int64(0)
     p = np.int64(0)
     for d in range(m.size):
@@ -137,12 +137,12 @@ def _start(m, d, s, kind, backward, now):
         m.started_w[s] += 1
     end = now + m.stage_s[s * 4 + kind]
     if m.record:
-        _note(m, s, kind, batch, now, end)
+        _record_task(m, s, kind, batch, now, end)
     return end
 
 
 @inner
-def _note(m, s, kind, batch, start, end):
+def _record_task(m, s, kind, batch, start, end):
     """Record a task."""
     i = np.int64(m.counted[0])
     m.task_row[3 * i], m.task_row[3 * i + 1], m.task_row[3 * i + 2] = s, kind, batch
@@ -189,7 +189,7 @@ def _run(m, count, backward, update):
         for d in range(m.size):
             if m.busy[d] or not m.look[d]:
                 continue
-            m.look[d] = 0  # until something of its own ends or arrives
+            m.look[d] = 0  # until one of its tasks ends or a message arrives
             chosen = choose(m, d, count, backward, now)
             if chosen >= 0 and m.working[chosen >> 2] > 0:
                 end = _start(m, d, chosen >> 2, chosen & 3, backward, now)
@@ -242,7 +242,7 @@ def _update(m):
             for k in range(m.chunks):
                 end += m.stage_s[(d + k * m.size) * 4 + U]
             if m.record:
-                _note(m, d, U, 0, m.update_at[d], end)
+                _record_task(m, d, U, 0, m.update_at[d], end)
             m.busy[d] = 1
             left -= 1
             last = max(last, end)
@@ -335,7 +335,9 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         elif m.objective == TOKEN:
             value = _run(m, np.int64(1), False, False)
         else:
-            value = _run(m, m.microbatches, backward, False)  # for the memory, and to see that it ends
+            value = _run(
+                m, m.microbatches, backward, False
+            )  # for the peak memory, and to find stages that wait for each other
             if value < math.inf:
                 value = _busiest(m, backward)
     for d in range(m.size):

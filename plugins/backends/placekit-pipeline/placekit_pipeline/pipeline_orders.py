@@ -12,9 +12,9 @@ from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F
 
 @inner
 def _limit(m, s):
-    """Most micro-batches in flight in a stage at the same time."""
+    """Largest number of micro-batches in flight in a stage."""
     if m.schedule == INTERLEAVED:
-        # Megatron-LM's warm-up is 2 (p - rank - 1) + (v - 1) p tasks; in micro-batches of the first chunk
+        # Megatron-LM's warm-up is 2 (p - rank - 1) + (v - 1) p tasks; here as a number of micro-batches of the first chunk
         p, v = np.int64(0), np.int64(0)
         for d in range(m.size):
             p += m.working[d] > 0
@@ -25,8 +25,8 @@ def _limit(m, s):
 
 
 @inner
-def _full(m, s):
-    """Whether stage s must end a micro-batch before it may begin another one.
+def _is_full(m, s):
+    """Whether stage s must complete a micro-batch before it may begin another one.
 
     Under `zero_bubble`, gradients of weights may wait as long as no stage keeps the activations of more micro-batches than
     1F1B keeps in its first stage (Qi et al. 2023, ZB-H1).
@@ -83,8 +83,8 @@ def turns(m, count):
 def _in_turns(m, d, count, now):
     """The next task in Megatron-LM's order (Narayanan et al. 2021, section 2.2), as 4 * stage + kind; -1 if it waits.
 
-    Micro-batches take turns in groups of p on each chunk. 2 (p - rank - 1) + (v - 1) p forward tasks come first, then a
-    forward and a backward task in turn.
+    A device runs p micro-batches on a chunk, then p on the next chunk. It begins with 2 (p - rank - 1) + (v - 1) p forward
+    tasks; then forward and backward tasks alternate.
     """
     p, v = np.int64(m.todo[0]), np.int64(m.todo[1])
     if m.working[d] == 0:
@@ -128,9 +128,9 @@ def choose(m, d, count, backward, now):
         s = d + k * m.size
         if m.working[s] == 0 or not _ready_f(m, s, count, now):
             continue
-        if k == 0 and backward and _full(m, s):
+        if k == 0 and backward and _is_full(m, s):
             continue
-        batch = np.int64(m.started_f[s])  # in turns of p micro-batches per chunk
+        batch = np.int64(m.started_f[s])  # p micro-batches on each chunk in turn
         own = ((batch // p) * m.chunks + k) * p + batch % p
         if best < 0 or own < key:
             best, key = s, own

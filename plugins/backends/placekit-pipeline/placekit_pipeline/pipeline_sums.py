@@ -15,7 +15,7 @@ from placekit_scheduling.jit import inner
 
 from placekit_pipeline.nets import AHEAD, SOURCE
 
-REBUILD = 8  # if more than one group in so many moved, everything is summed again
+REBUILD = 8  # if more than 1 / REBUILD of the groups moved, everything is summed again
 F, B, W, U = range(4)  # forward, backward, gradients of weights, update: entries of `stage_s`
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, INFERENCE = range(5)
 STEP, THROUGHPUT, TOKEN = range(3)

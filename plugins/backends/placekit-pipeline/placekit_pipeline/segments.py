@@ -1,4 +1,4 @@
-"""What contiguous parts of a network cost: the blocks between two prefixes, on each class of devices."""
+"""Computes the costs of segments: the blocks between two prefixes of a network, on each class of devices."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from placekit_pipeline.nets import AHEAD, BACK, SOURCE, Floats, Ints, Nets, nets
 from placekit_pipeline.pipeline import PipelineSession
 from placekit_pipeline.stages import Stages
 
-AT_ONCE = 50_000  # segments whose costs are computed together
-MOST_SETS = 20_000  # sets of devices, by numbers of each class, that a split may use
+AT_ONCE = 50_000  # segments whose costs are computed together, to limit memory
+MOST_SETS = 20_000  # sets of devices (see `chain_arrays`) for which tables are computed
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +31,10 @@ class Segments:
 
     Attributes:
         table: their costs.
-        exact: the prefixes are all that the blocks have.
-        proves: the bound from the table holds for every placement with such segments.
-        exchanges: a value may depend on which of several equal devices runs a stage: messages that are ready at the same
-            time, or sent by one task, take a shared channel in the order of the devices.
+        exact: all prefixes of the blocks are among them.
+        proves: the bound from the table holds for every placement that consists of such segments.
+        exchanges: swapping equal devices may change the value, because messages that are ready at the same time, or that one
+            task sends, use a shared channel in the order of their devices.
     """
 
     table: Table
@@ -46,55 +46,55 @@ class Segments:
 def segments_of(blocks: Blocks, session: Session, objective: str | None, max_ideals: int) -> Segments:
     """The segments of a sequence of blocks on the backend of `session`.
 
-    For backends of other plugins, the bound of a split is the sum of its segments, and proves nothing. Raises NotApplicable
-    if there are too many classes of devices.
+    For backends of other plugins, the sum of the segments serves as a bound of a split, but proves nothing. Raises
+    NotApplicable if there are too many classes of devices.
     """
     problem = blocks.problem
     coarse = Problem(problem.graph, Grouping(blocks.of_op.astype(np.int32)), problem.cluster, problem.costs)
     prefixes = Prefixes.of(len(blocks), blocks.source, blocks.target, max_ideals)
-    parts = Parts.of(coarse, session)
-    return _Builder(coarse, parts, prefixes, session, objective).segments(blocks.of_group)
+    block_costs = BlockCosts.of(coarse, session)
+    return _Builder(coarse, block_costs, prefixes, session, objective).segments(blocks.of_group)
 
 
 def values_add_up(session: Session, objective: str | None) -> bool:
-    """Whether a split's value depends on the sum of its stages, rather than on the busiest one only."""
+    """Whether a split's value depends on the sum of its stages, not only on the busiest stage."""
     return not (
         isinstance(session, MaxLoadSession) or (isinstance(session, PipelineSession) and objective == "throughput")
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """The blocks as groups of a problem: [b, D, 4] seconds by part, nets, and what stages keep."""
+class BlockCosts:
+    """The costs of blocks, as groups of a problem: [b, D, 4] seconds (see `Stages.part`), nets, and bytes that stages keep."""
 
     group_s: Floats
     nets: Nets
     stages: Stages
 
     @classmethod
-    def of(cls, coarse: Problem, session: Session) -> Parts:
-        """The parts of a step for a session of backend `pipeline`; one forward pass for other backends."""
+    def of(cls, coarse: Problem, session: Session) -> BlockCosts:
+        """The costs of a step for a session of backend `pipeline`; those of one forward pass for other backends."""
         if isinstance(session, PipelineSession):
             stages = session.stages.grouped(coarse)
             return cls(stages.group_s(), nets_of(coarse, stages.phase), stages)
         stages = Stages.of(coarse, False, False, False)
-        # calls receive parameters and inputs, but nothing sends them
+        # calls of `blocking_latency` receive parameters and inputs, but no device pays for sending them
         phase = stages.phase if isinstance(session, BlockingSession) else None
         return cls(stages.group_s(), nets_of(coarse, phase), stages)
 
 
 @dataclass(frozen=True, eq=False)
 class _Builder:
-    """Works out the costs of segments."""
+    """Computes the costs of segments."""
 
     coarse: Problem
-    parts: Parts
+    block_costs: BlockCosts
     prefixes: Prefixes
     session: Session
     objective: str | None
 
     def segments(self, of_group: Ints) -> Segments:
-        """All segments. Costs are computed for some of them at a time, because s x b figures are many."""
+        """All segments. Costs are computed in portions, because arrays of segments x blocks are large."""
         prefixes, (kind, m) = self.prefixes, self._kind()
         before = np.repeat(np.arange(len(prefixes.mask)), np.diff(prefixes.ptr))
         classes = device_classes(self.coarse)
@@ -144,7 +144,7 @@ class _Builder:
     def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
         """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
         problem, kind = self.coarse, self._kind()[0]
-        own = self.parts.group_s[:, first]  # [b, K, 4]
+        own = self.block_costs.group_s[:, first]  # [b, K, 4]
         member = inside.astype(np.float64)
         total = (member @ own.reshape(len(own), -1)).reshape(len(member), len(first), 4)
         barred = member @ (~problem.allowed[:, first]).astype(np.float64) > 0
@@ -174,9 +174,9 @@ class _Builder:
         return TOKEN, 1
 
     def _proves(self) -> bool:
-        """Whether no value is below the bound: where seconds add up, stages must work one after another.
+        """Whether no placement has a value below the bound. Where seconds add up, stages must run one after another for that.
 
-        Under `interleaved` and `blocking_latency`, a segment may be several chunks or calls.
+        It fails for `interleaved` and `blocking_latency`, where a segment may be several chunks or calls.
         """
         if not values_add_up(self.session, self.objective):
             return True
@@ -187,12 +187,12 @@ class _Builder:
         """Whether messages between different pairs of devices may wait for each other."""
         if not isinstance(self.session, PipelineSession) or not values_add_up(self.session, self.objective):
             return False
-        return int(np.bincount(np.concatenate(self._held), minlength=1).max()) > 1
+        return int(np.bincount(np.concatenate(self._channels_held), minlength=1).max()) > 1
 
     @cached_property
     def _is_path(self) -> bool:
         """Whether each block but the first reads from the one before, so that segments run one after another."""
-        nets = self.parts.nets
+        nets = self.block_costs.nets
         next_to = np.zeros(self.coarse.g, np.bool_)
         producer = np.repeat(nets.producer, np.diff(nets.ptr))
         ahead = (np.repeat(nets.kind, np.diff(nets.ptr)) == AHEAD) & ~nets.late
@@ -201,25 +201,25 @@ class _Builder:
 
     @cached_property
     def _returns(self) -> bool:
-        """Whether each block that has a backward pass or an update, or comes after one that has, waits for gradients from the
-        next block. With detached activations or losses in the middle, blocks do not.
+        """Whether each block waits for gradients from the next block. Blocks before the first with a backward pass or update do
+        not count. False for detached activations, or losses in the middle.
         """
-        nets = self.parts.nets
+        nets = self.block_costs.nets
         waits = np.zeros(self.coarse.g, np.bool_)
         producer = np.repeat(nets.producer, np.diff(nets.ptr))
         back = np.repeat(nets.kind, np.diff(nets.ptr)) == BACK
         waits[nets.reader[back & (producer == nets.reader + 1)]] = True
-        works = np.logical_or.accumulate((self.parts.group_s[:, :, 1:] > 0).any(axis=(1, 2)))
+        works = np.logical_or.accumulate((self.block_costs.group_s[:, :, 1:] > 0).any(axis=(1, 2)))
         return bool((waits | ~works)[:-1].all())
 
     def _waits_back(self) -> bool:
-        """Whether the last micro-batch ends with its way back; under `zero_bubble`, gradients of weights may come later."""
+        """Whether a step ends when its last micro-batch is back; under `zero_bubble`, gradients of weights may follow."""
         return (
             self._returns and isinstance(self.session, PipelineSession) and self.session.schedule_name != "zero_bubble"
         )
 
     def _flight(self) -> Ints:
-        """See `Table.flight`; a lower bound where the number depends on the events."""
+        """`Table.flight`; a lower bound where the number depends on the simulated run."""
         size = self.coarse.cluster.size
         if not isinstance(self.session, PipelineSession):
             return np.zeros(size + 1, np.int64)
@@ -232,7 +232,7 @@ class _Builder:
 
     def _transfers(self, inside: NDArray[np.bool_], first: list[int]) -> Floats:
         """[s, K] least seconds of all tensors that leave or enter a segment, sent one by one."""
-        nets, total = self.parts.nets, np.zeros((len(inside), len(first)))
+        nets, total = self.block_costs.nets, np.zeros((len(inside), len(first)))
         stated = nets.hop_s >= 0
         count = np.where(stated, 0, nets.count).astype(np.float64)
         bytes_, hop_s = np.where(stated, 0.0, nets.bytes_), np.where(stated, nets.hop_s, 0.0)
@@ -240,18 +240,18 @@ class _Builder:
             latency, rate = self._least(first, received)
             of = (nets.kind == AHEAD) | (received & (nets.kind == SOURCE))
             counts, sizes, hops = np.zeros((3, len(inside), 1))
-            for x, crosses in self._crossing(inside, of, received):
+            for x, crosses in self._crossing_nets(inside, of, received):
                 counts[:, 0] += crosses * count[x]
                 sizes[:, 0] += crosses * bytes_[x]
                 hops[:, 0] += crosses * hop_s[x]
             total += counts * latency + sizes * rate + hops
         return total
 
-    def _crossing(
+    def _crossing_nets(
         self, inside: NDArray[np.bool_], of: NDArray[np.bool_], received: bool
     ) -> Iterator[tuple[int, Floats]]:
-        """For each net of `of`: its row, and for each segment 1 if it enters (`received`) or leaves it, else 0."""
-        nets, columns = self.parts.nets, np.ascontiguousarray(inside.T)
+        """For each net in `of`: its row, and for each segment 1 if the net enters (`received`) or leaves the segment, else 0."""
+        nets, columns = self.block_costs.nets, np.ascontiguousarray(inside.T)
         for x in np.flatnonzero(of).tolist():
             made = columns[nets.producer[x]]
             readers = columns[nets.reader[nets.ptr[x] : nets.ptr[x + 1]]]
@@ -259,7 +259,7 @@ class _Builder:
             yield x, crosses.astype(np.float64)
 
     def _least(self, first: list[int], received: bool) -> tuple[Floats, Floats]:
-        """[K] the least latency and seconds per byte of a route from each class to any other device, or to the class."""
+        """[K] least latency and seconds per byte of the routes from (if `received`, to) each class."""
         routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
         if size == 1:
             return np.zeros(1), np.zeros(1)
@@ -270,11 +270,11 @@ class _Builder:
 
     def _hops(self, first: list[int]) -> tuple[Floats, Floats]:
         """`hop_s` and `queue_s` of `Table`, from the messages between the last block of a prefix and the next block."""
-        pairs = [[self._pair(a, b) for b in range(len(first))] for a in range(len(first))]
+        pairs = [[self._device_pair(a, b) for b in range(len(first))] for a in range(len(first))]
         count, kind = len(self.prefixes.mask), self._kind()[0]
         ahead, back = np.zeros(count), np.zeros(count)
         if count == self.coarse.g + 1 and isinstance(self.session, PipelineSession):
-            nets = self.parts.nets
+            nets = self.block_costs.nets
             for x in range(len(nets)):
                 row, at = slice(nets.ptr[x], nets.ptr[x + 1]), int(nets.producer[x])
                 readers = nets.reader[row][~nets.late[row]]
@@ -283,7 +283,7 @@ class _Builder:
                 if nets.kind[x] == BACK and at - 1 in readers:
                     back[at] += nets.bytes_[x]
         routes = [[[*self._route(x, y), *self._route(y, x)] for x, y in row] for row in pairs]
-        figure = np.asarray(routes)  # [K, K, 6] latency, seconds per byte and whether others wait, there and back
+        figure = np.asarray(routes)  # [K, K, 6] of `_route`, there and back
         both = [_message(ahead, figure[..., :3])]
         if kind in (BUSIEST, FLOW) or (kind == TRAIN and self._waits_back()):
             both.append(_message(back, figure[..., 3:]))
@@ -298,24 +298,24 @@ class _Builder:
         return np.ascontiguousarray(hop_s[cut], np.float64), np.ascontiguousarray(queue_s[cut], np.float64)
 
     def _route(self, a: int, b: int) -> tuple[float, float, float]:
-        """Latency and seconds per byte of a route, and 1 if it has a channel for one transfer at a time, else 0."""
+        """Latency and seconds per byte of a route, and 1 if it occupies a channel that carries one transfer at a time, else 0."""
         routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
-        held = isinstance(self.session, PipelineSession) and len(self._held[a * size + b]) > 0
+        held = isinstance(self.session, PipelineSession) and len(self._channels_held[a * size + b]) > 0
         return float(routes.latency_s[a, b]), float(routes.s_per_byte[a, b]), float(held)
 
     @cached_property
-    def _held(self) -> list[Ints]:
+    def _channels_held(self) -> list[Ints]:
         assert isinstance(self.session, PipelineSession)
         return self.session.held()
 
-    def _pair(self, a: int, b: int) -> tuple[int, int]:
-        """Two different devices of two classes; twice the same device if both are one class of one device."""
+    def _device_pair(self, a: int, b: int) -> tuple[int, int]:
+        """A device of class a and another of class b; the same one twice if a = b and the class has only one."""
         classes = device_classes(self.coarse)
         return classes[a][0], classes[b][-1] if a == b else classes[b][0]
 
     def _memory(self, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """[s] bytes that do not depend on the micro-batches in flight, and bytes per micro-batch in flight."""
-        stages = self.parts.stages
+        stages = self.block_costs.stages
         persistent = inside.astype(np.float64) @ self.coarse.group_persistent_bytes
         if not isinstance(self.session, PipelineSession):
             return persistent, np.zeros(len(persistent))
@@ -329,7 +329,7 @@ class _Builder:
         again = np.zeros(self.coarse.g)
         again[stages.block_group] = stages.block_bytes
         again = np.where(inside, again, 0.0).max(axis=1, initial=0.0)
-        nets = self.parts.nets
+        nets = self.block_costs.nets
         source = np.flatnonzero(nets.kind == SOURCE)
         copies = np.zeros(len(inside))
         for x in source.tolist():
@@ -341,7 +341,7 @@ class _Builder:
 
 
 def _message(bytes_: Floats, route: Floats) -> tuple[Floats, Floats]:
-    """[i, K, K] seconds of messages of `bytes_` [i], and how long they occupy a channel; `route` [K, K, 3] is of `_route`."""
+    """[i, K, K] seconds of messages of `bytes_` [i], and how long they occupy a channel; `route` [K, K, 3] is from `_route`."""
     some = bytes_[:, None, None]
     seconds = (some > 0) * route[..., 0] + some * route[..., 1]
     return seconds, seconds * route[..., 2]

@@ -15,12 +15,12 @@ from placekit_pipeline.nets import BACKWARD, FORWARD, UPDATE, Floats, Ints, poin
 
 @dataclass(frozen=True, eq=False)
 class Stores:
-    """S sets of tensors, each kept by every stage that has one of its holders.
+    """S sets of tensors; a stage keeps a set in memory if it contains one of the set's holders.
 
     Attributes:
-        once: [S] whether kept once per step (gradients), rather than for each micro-batch in flight (activations).
+        once: [S] whether a stage keeps the set once (gradients), or for each micro-batch in flight (activations).
         bytes_: [S] bytes of each set.
-        ptr, holder: groups that read each set, in compressed rows.
+        ptr, holder: groups that need each set in memory, in compressed rows.
     """
 
     once: NDArray[np.bool_]
@@ -40,14 +40,14 @@ class Stages:
     """The costs of a problem by phase; n operations, g groups, D devices.
 
     Attributes:
-        problem: the problem.
         phase: [n] forward 0, backward 1, update 2; never earlier than the phase of an input. Under `inference`, all
             operations are forward.
-        blocks: its blocks if layers recompute their forward pass (`checkpointing`), else None.
+        blocks: the problem's blocks if layers recompute their forward pass (`checkpointing`), else None.
         part: [n] forward 0, backward 1, gradients of weights 2 (with `zero_bubble`), update 3; -1 for sources.
-        repeats: [n] forward operations that the backward phase repeats.
+        repeats: [n] forward operations that the backward phase recomputes.
         stores: the tensors that stages keep.
-        block_group: [b] a group of each layer that repeats; `block_bytes`: bytes that its backward pass keeps meanwhile.
+        block_group: [b] a group of each layer that is recomputed.
+        block_bytes: [b] bytes of the activations that the layer's backward pass has recomputed and keeps while it runs.
     """
 
     problem: Problem
@@ -80,7 +80,7 @@ class Stages:
         return cls(problem, phase, blocks, part, repeats, stores, block_group, block_bytes)
 
     def grouped(self, problem: Problem) -> Stages:
-        """The same operations in the larger groups of `problem`; layers stay the same."""
+        """The same costs for the larger groups of `problem`; layers stay the same."""
         kept = _stores(problem, self.phase, self.blocks)
         return Stages(problem, self.phase, self.blocks, self.part, self.repeats, *kept)
 
@@ -95,7 +95,7 @@ class Stages:
 
     @property
     def works(self) -> NDArray[np.bool_]:
-        """[g] whether a group has operations of a micro-batch, rather than only updates."""
+        """[g] whether a group has operations of the forward or backward pass, not only updates."""
         works = (self.part >= 0) & (self.part < 3)
         return np.bincount(self.problem.grouping.group_of[works], minlength=self.problem.g) > 0
 
@@ -126,7 +126,7 @@ def _phase(problem: Problem) -> Ints:
 
 
 def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Stores, Ints, Floats]:
-    """The stores, and for each layer that repeats one of its groups and the bytes of its own activations."""
+    """`Stages.stores`, `block_group` and `block_bytes`."""
     graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
     storage = graph.tensor_storage[graph.input_tensor].astype(np.int64)
     maker, reader = graph.tensor_producer[storage], graph.edge_op
@@ -145,8 +145,8 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
         some_op = np.unique(blocks.problem.grouping.group_of, return_index=True)[1][first_group]
         block_group, block_bytes = group[some_op][blocks.layer], whole[blocks.layer].astype(np.float64)
     kept = [
-        *_held(graph.owned_bytes, storage[saved], group[reader[saved]], once=False),
-        *_held(
+        *_sets_of_holders(graph.owned_bytes, storage[saved], group[reader[saved]], once=False),
+        *_sets_of_holders(
             graph.owned_bytes,
             np.concatenate([storage[gradient], storage[gradient]]),
             np.concatenate([group[maker[gradient]], group[reader[gradient]]]),
@@ -163,10 +163,10 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
     return stores, block_group.astype(np.int64), block_bytes
 
 
-def _held(
+def _sets_of_holders(
     bytes_: NDArray[np.int64], storage: Ints, holder: Ints, once: bool
 ) -> Iterable[tuple[tuple[bool, bytes], float]]:
-    """Bytes by the groups that hold them, merging storages with the same holders."""
+    """Bytes by (`once`, the holders as a string of int64); storages with the same holders are merged."""
     if not len(storage):
         return []
     pairs = np.unique(np.stack([storage, holder]), axis=1)
@@ -180,7 +180,7 @@ def _held(
 
 
 def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
-    """[n] whether a backward operation leads to the update of one parameter only, so that no other stage waits for it.
+    """[n] whether a backward operation leads only to the update of one parameter, so that no other stage waits for it.
 
     These can run late (Qi et al. 2023, Zero Bubble Pipeline Parallelism).
     """
@@ -195,14 +195,14 @@ def weight_gradients(problem: Problem, phase: Ints) -> NDArray[np.bool_]:
         if not (backward[v] or update[v]):
             continue
         for u in producer[graph.inputs(v)].tolist():
-            if backward[u]:  # a reader that leads nowhere has to wait for it, too
+            if backward[u]:  # if `v` leads to no update, its result may be needed at once
                 known = reaches[v] != nothing and reaches[u] in (nothing, reaches[v])
                 reaches[u] = reaches[v] if known else several
     return np.asarray(backward & (reaches >= 0))
 
 
 def forward_order(problem: Problem, phase: Ints) -> tuple[Ints, Ints, Ints]:
-    """Strongly connected sets of groups in the forward phase, which wait for each other.
+    """Find the sets of groups that wait for each other in the forward phase (strongly connected components).
 
     Returns the set of each group [g], numbered in topological order, and the predecessors of each set, in compressed rows.
     """

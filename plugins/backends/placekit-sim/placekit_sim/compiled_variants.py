@@ -1,4 +1,4 @@
-"""Compiles the kernel in three variants, each without the code that it does not need. Importing this imports numba."""
+"""Compiles the kernel in three variants, each without code that it does not need. Importing this imports numba."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VARIANTS = {"any": {}, "plain": {**_PLAIN, "record": False}, "recorded": {**_PL
 
 @cache
 def compiled(variant: str) -> Any:
-    """The evaluation of a placement (`placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
+    """The function that evaluates a placement (see `placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
     Variant `any` is for all machines. `plain` and `recorded`, which also records times and causes, are faster, but only for
     machines without multicast, barriers, noise, prefetching and the order `arrival`.

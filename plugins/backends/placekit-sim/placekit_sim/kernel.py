@@ -1,9 +1,9 @@
 """The machine model of docs/machine-model.md as a compiled loop over rounds, which allocates no memory.
 
-Tasks are numbers: operation v is task v; the transfer that makes received copies k, k+1, ... is task n + k. Copies are
-numbered in the order in which they are announced: (round, tensor, destination). With `prefetch`, the copies of source tensors
-come before all others, in the order in which they are needed. Queues are linked through arrays: lists through `link` in
-first-come order, or pairing heaps through `link` and `child` if a rank or priority decides.
+Tasks are numbers: operation v is task v. A *copy* is what a device receives of a tensor; the transfer that delivers copy k (and
+with multicast the copies after it) is task n + k. Copies are numbered in the order in which they are announced: (round, tensor,
+destination). With `prefetch`, the copies of source tensors come before all others, in the order in which they are needed. Queues
+are stored in arrays: as lists (`link`) in first-come order, or as pairing heaps (`link`, `child`) if a rank or priority decides.
 """
 # mypy: ignore-errors
 # numba checks the types: compiled_variants.py compiles `simulate` with an explicit signature.
@@ -25,10 +25,14 @@ def simulate(device, priority, m, peak):
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)
     now, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0)
-    first, last, n_far = np.int64(0), np.int64(0), np.int64(0)  # events: a short sorted list, and a heap for the rest
-    known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, source copies to queue
-    arrivals, round_ = np.int64(0), np.int64(0)  # arrivals break ties of rank in first-come order
-    n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, arrivals before this round
+    first, last, n_far = (
+        np.int64(0),
+        np.int64(0),
+        np.int64(0),
+    )  # events: the next ones in a short sorted list, the rest in a heap
+    known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources to queue now
+    arrivals, round_ = np.int64(0), np.int64(0)  # arrivals in queues so far: break ties of rank in first-come order
+    n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, `arrivals` before this round
     n_done, n_fresh = set_start(m)
     if m.ahead:
         known, n_requested = plan_ahead(m)
@@ -57,7 +61,7 @@ def simulate(device, priority, m, peak):
                                 n_fresh += 1
                                 if m.record:
                                     m.ready_by[c] = v
-                    elif not m.ahead or round_ > 0:  # sources end in the first round
+                    elif not m.ahead or round_ > 0:  # sources end in the first round; plan_ahead has their copies
                         if m.to_readers[b] == 0:
                             k = n_to
                             while k > 0 and m.to[k - 1] > b and (m.multicast or not m.arrival):
@@ -142,7 +146,7 @@ def simulate(device, priority, m, peak):
                 n_touched += 1
         n_fresh = 0
 
-        # ---- 3. start what can start: of queues with a resource of their own, then of those that share channels
+        # ---- 3. start tasks: from queues that have their own resource, then from queues that compete for channels
         i_touched = np.int64(0)
         while True:
             if m.arrival and n_touched > 0:
@@ -228,7 +232,7 @@ def simulate(device, priority, m, peak):
 
         n_touched = 0
 
-        # ---- 4. nothing runs: the end, or a barrier
+        # ---- 4. if nothing runs: the end, or a barrier
         round_ += 1
         if first == last and n_far == 0:
             phase += 1

@@ -1,11 +1,11 @@
-"""The numbers and arrays of the compiled kernel. Importing this imports numba."""
+"""Names and sizes of the numbers and arrays that the compiled kernel works on. Importing this imports numba."""
 
 from __future__ import annotations
 
 from placekit_scheduling.fields import Field, fields
 
 FIELDS = [
-    # operations, tensors, edges, tasks, devices, groups; queues, of which those from `first_shared` on compete for channels
+    # operations, tensors, edges, tasks, devices, groups; queues, which compete for channels from `first_shared` on
     *fields("number", "n t e tasks size g n_queues first_shared n_channels n_sources n_roots n_levels"),
     *fields("number", "order"),  # of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
     # number of edges from sources; `Rules.prefetch` + 1, or 0 if all copies begin at time 0
@@ -23,7 +23,7 @@ FIELDS = [
     *fields("scratch_ints", "copy_tensor copy_dst copy_readers", "e"),
     *fields("scratch_ints", "link child far_task", "tasks"),
     *fields("scratch_ints", "near_task", "span"),
-    *fields("scratch_ints", "started", "tasks_if_arrival"),  # tasks in the order of their starts
+    *fields("scratch_ints", "started", "tasks_if_arrival"),  # tasks in the order in which they started
     *fields("scratch_ints", "head tail free mark touched candidates", "n_queues"),
     *fields("scratch_ints", "channel_free", "n_channels"),
     *fields("scratch_ints", "to to_readers to_rank", "size"),

@@ -23,9 +23,10 @@ def sort(values, first, end):
 
 @inlined
 def first_come(touched, n_touched, free, head, key, new):
-    """The device whose operation starts next in the order `arrival`, among devices with a free stream; -1 if there is none.
+    """With ready_order `arrival`, the device with a free stream whose operation starts next; -1 if there is none.
 
-    Operations with a key below `new` have waited since an earlier round. They start first, device by device.
+    Operations with a key below `new` have waited since an earlier round. They start first, device by device; then those of
+    this round, in the order in which they came.
     """
     chosen, best = np.int64(-1), np.int64(0)
     for i in range(n_touched):
@@ -55,7 +56,7 @@ def choose(candidates, n_candidates, head, channel_free, held_ptr, held, first_s
                 if channel_free[at(held[j])] == 0:
                     can = False
                     break
-        if not can:  # not before a channel is released
+        if not can:  # it becomes a candidate again when a channel is released
             n_candidates -= 1
             candidates[i] = candidates[n_candidates]
             continue

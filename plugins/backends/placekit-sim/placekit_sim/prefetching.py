@@ -13,10 +13,10 @@ from placekit_sim.layout import FIELDS
 def _plan_ahead(m):
     """Number the copies of source tensors, and set the operation that each copy waits for.
 
-    Returns the number of copies, and of those that are requested at time 0. The readers of a device are its operations that
-    read such copies, in the order of the graph. A copy serves readers of one tensor that are at most `window` apart in this
-    order. It is requested when the reader `window` before its first reader ends, and is in the list `gated` of that reader.
-    Without such a reader, it is requested at time 0, and is in `requested`.
+    Returns the number of copies, and how many of them are requested at time 0. The *readers* of a device are its operations
+    that read such copies, in the order of the graph. A copy serves readers of one tensor that are at most `window` apart in
+    this order. It is requested when the reader that is `window` before its first reader ends, and is in the list `gated` of
+    that reader. If there is no such reader, it is requested at time 0, and is in `requested`.
     """
     for d in range(m.size):
         m.reads_last[d], m.reads_gate[d], m.reads_count[d] = -1, -1, 0

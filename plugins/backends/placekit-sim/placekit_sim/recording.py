@@ -1,4 +1,4 @@
-"""Turns one simulated run into a Schedule."""
+"""Records one simulated run as a Schedule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def record(problem: Problem, packed: Packed, placement: Placement) -> Schedule:
     """Simulate a placement and return all its events. `packed` must come from `pack(..., record=True)`.
 
     An operation takes the lowest free stream of its device; sources have stream -1 and take no time. Transfers are in the
-    order (tensor, destination). A multicast send brings several copies at once, each of which is a transfer.
+    order (tensor, destination). A multicast send delivers several copies at once; each of them is a transfer here.
     """
     graph, n, kernel = problem.graph, problem.graph.n, problem.graph.kernel
     run = run_traced(packed.kernel(packed.trace), problem, placement.device, placement.priority)
@@ -47,8 +47,8 @@ def streams(
 ) -> NDArray[np.int32]:
     """[n] the lowest free stream for each operation; -1 for sources.
 
-    Of operations that start at the same time, those without a duration come first and free their stream at once. So the
-    number of streams is never higher than the number of operations that really ran side by side. Ties are broken by index.
+    Of operations that start at the same time, operations without a duration come first, and free their stream at once. So
+    there are never more streams than operations that really ran at the same time. Ties are broken by index.
     """
     result = np.full(len(kernel), -1, np.int32)
     free: defaultdict[int, list[int]] = defaultdict(list)

@@ -18,11 +18,11 @@ class Rules:
     Attributes:
         use_priority: order ready tasks by the placement's priorities, if it has any.
         rank: [n] fixed order of the operations, lower first, or None.
-        arrival: start tasks in the order in which they became ready, event by event; otherwise in rounds, and by index.
+        arrival: start tasks in the order in which they became ready, event by event; else by round and index.
         bulk: put barriers around the transfers between levels.
         op_factor: [n] noise on the duration of each operation, or None.
         transfer_factor: [t, D] noise on the transfer of each tensor to each device, or None.
-        prefetch: copy the outputs of sources so many readers ahead; None: copy all at time 0.
+        prefetch: copy the outputs of sources this many readers ahead; None: copy all at time 0.
     """
 
     use_priority: bool = False

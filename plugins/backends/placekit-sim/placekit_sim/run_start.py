@@ -1,4 +1,4 @@
-"""Prepares a simulation: the placement, and the state at time 0. Importing this imports numba."""
+"""Prepares a simulation: sets the placement and the state at time 0. Importing this imports numba."""
 # mypy: ignore-errors
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def _set_placement(m, device, priority, ranked, peak):
             b = bits[at(m.group_of[v])] if bits[at(m.group_of[v])] != -2147483648 else 0  # -0.0 equals 0.0
             # floats are ordered like the integers of their bits, negative ones in reverse; the highest priority comes first
             m.rank[v] = ~b if b >= 0 else ~(b ^ 2147483647)
-    else:  # with copies ahead of their readers, task numbers are not in first-come order
+    else:  # all ranks equal: the order of arrival decides, which with prefetching differs from that of task numbers
         for v in range(m.n):
             m.rank[v] = 0
 
 
 def _set_start(m):
-    """Set the state at time 0. Returns the number of sources, which are done, and of operations that are ready."""
+    """Set the state at time 0. Returns how many tasks are done (the sources), and how many operations are ready."""
     if m.memory:
         for x in range(m.t):
             m.readers[x] = 0

@@ -1,4 +1,4 @@
-"""The backends `simulator` and `bulk_synchronous`: sessions on the compiled machine model."""
+"""The backends `simulator` and `bulk_synchronous`, which run the compiled machine model."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ class SimulatorSession(Session):
         arrival = options.ready_order == "arrival"
         plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None or arrival)
         for variant in ("plain", "recorded") if plain else ("any",):
-            compiled(variant)  # now, because compiling must not use the budget of a search
+            compiled(variant)  # now, so that compiling takes no time from the budget of a search
 
     @property
     def repetitions(self) -> int:
-        """Number of simulations per placement. Without noise all would be the same, so it is one."""
+        """Number of simulations per placement: one without noise, as all would be equal."""
         return self.options.noise_repeats if self.options.noise > 0 else 1
 
     @cached_property
     def packed(self) -> list[Packed]:
-        """The packed problem, one per repetition."""
+        """The problem as arrays for the kernel, one per repetition."""
         return [pack(self.problem, self._rules(i)) for i in range(self.repetitions)]
 
     def evaluate(self, placements: Placements) -> Measurements:
@@ -112,14 +112,13 @@ class SimulatorSession(Session):
     def lower_bound(self) -> float | None:
         """A lower bound on the makespan of every placement, seconds. None with noise, which may shorten operations.
 
-        It also holds for bulk-synchronous runs, which are schedules of the same operations on the same streams with more
-        waiting.
+        It also holds for bulk-synchronous runs, in which the same operations on the same streams only wait longer.
         """
         return None if self.options.noise > 0 else self._bound_s
 
     @cached_property
     def _bound_s(self) -> float:
-        """The bound of the problem. Policies and reports ask for it several times."""
+        """The bound, cached because policies and reports ask for it several times."""
         if self.prefetch is None:
             return makespan_bound(self.problem)
         return max(makespan_bound(self.problem), offload_bound(self.problem) * (1 - ROUNDING))

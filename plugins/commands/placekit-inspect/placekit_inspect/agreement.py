@@ -1,4 +1,4 @@
-"""How well a simulator predicts measurements: it compares both over good and random placements.
+"""Checks how well a simulator predicts measurements, on random placements and on good ones.
 
 Doppler (Yao et al. 2026, appendix H.1) reports Pearson's and Spearman's correlation of simulated and real times over
 placements (0.79 and 0.69).
@@ -18,7 +18,7 @@ from placekit_inspect.statistics import bootstrap_interval, pearson, spearman
 
 RANDOM, SEARCH = "random", "search"
 SEARCHED = 3000
-"""Evaluations of the longest search."""
+"""Evaluations of the first search, which is the longest."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Fidelity:
 
     Attributes:
         program, cluster: names of the program and the machine.
-        made: [b] `random` or `search`: the origin of each placement.
-        evaluations: [b] simulations of the search; 0 for random placements.
+        made: [b] how each placement was made: `random` or `search`.
+        evaluations: [b] simulations that the search made; 0 for random placements.
         simulated_s, measured_s: [b] seconds of the objective; NaN without a value.
-        spread_s: [b] standard deviation of the scaled passes; NaN for one pass.
+        spread_s: [b] standard deviation over the scaled passes; NaN for a single pass.
         simulated_fits: [b] whether the placement fits according to the simulator.
-        error: [b] the reason if a placement could not be measured.
-        samples_s: [p, b] unscaled seconds of each pass; NaN from the pass on in which a placement failed.
-        scale: [p] factor of each pass that makes the medians equal.
+        error: [b] why a placement could not be measured, else None.
+        samples_s: [p, b] unscaled seconds of each pass; NaN from the pass in which the placement failed.
+        scale: [p] factor of each pass, which makes the medians of all passes equal.
     """
 
     program: str
@@ -77,7 +77,7 @@ class Fidelity:
         return both
 
     def agreement(self, made: str | None = None) -> Agreement:
-        """Agreement over all compared placements, or those of one origin (`random` or `search`)."""
+        """Agreement over all compared placements, or only `random` or `search`."""
         rows = self.compared & np.array([made in (None, m) for m in self.made])
         simulated, measured = self.simulated_s[rows], self.measured_s[rows]
         error = simulated / measured - 1
@@ -114,21 +114,21 @@ def compare(
     """Compare random placements (one half) and placements found by searches on `simulator` (the other half).
 
     A search starts from a random placement, moves one or two groups at a time, and keeps a move that is not slower. The
-    first search runs 3000 evaluations. The others stop at values in equal steps between the best random placement and its
-    result, so that they give good placements of different quality.
+    first search runs 3000 evaluations. Each of the others stops at a goal; the goals divide the range from the best random
+    value to the first search's result evenly, so that the placements differ in quality.
 
     All placements give priority to operations that come first in the program, so that simulator and machine choose the same
-    ready operation. Each of `passes` passes measures all placements once, in random order, so that a disturbance costs
-    several placements one sample each. A placement that fails is not tried again. Passes are scaled to equal medians, and
-    the value of a placement is its median over the passes.
+    ready operation. Each of `passes` passes measures all placements once, in random order, so that a disturbance spoils
+    one sample of several placements, not all samples of one. A placement that fails is not tried again. Passes are scaled
+    to equal medians, and the value of a placement is its median over the passes.
 
     Raises RunError if fewer than three placements could be measured.
     """
     searches = placements // 2
     chosen = np.array([random_placement(problem, rng) for _ in range(placements - searches)])
-    value = _values(simulated(problem, simulator, chosen))
+    value = _seconds(simulated(problem, simulator, chosen))
     best, longest = search(problem, simulator, np.array([-np.inf]), rng)
-    goal = _values(simulated(problem, simulator, best))[0]
+    goal = _seconds(simulated(problem, simulator, best))[0]
     start = value.min() if np.isfinite(value).any() else goal
     goals = np.linspace(start, goal, searches + 1)[1:-1] if np.isfinite(goal) else np.full(searches - 1, goal)
     found, used = search(problem, simulator, goals, rng)
@@ -202,7 +202,7 @@ def simulated(problem: Problem, session: Session, devices: NDArray[np.int16]) ->
 
 def random_placement(problem: Problem, rng: Generator) -> NDArray[np.int16]:
     """[g] a device for each group, uniformly among the allowed ones."""
-    return np.array([_any(problem, g, rng) for g in range(problem.g)], np.int16)
+    return np.array([_random_device(problem, g, rng) for g in range(problem.g)], np.int16)
 
 
 def search(
@@ -213,24 +213,24 @@ def search(
     A search ends when it reaches its goal (seconds), or after `evaluations`.
     """
     device = np.array([random_placement(problem, rng) for _ in goals], np.int16).reshape(-1, problem.g)
-    value = _values(simulated(problem, session, device)) if len(goals) else np.zeros(0)
+    value = _seconds(simulated(problem, session, device)) if len(goals) else np.zeros(0)
     used = np.ones(len(goals), np.int64)
     while len(going := np.flatnonzero((value > goals) & (used < evaluations))):
         other = device[going]
         for row in other:
             for g in rng.integers(0, problem.g, rng.integers(1, 3)):
-                row[g] = _any(problem, int(g), rng)
-        found = _values(simulated(problem, session, other))
+                row[g] = _random_device(problem, int(g), rng)
+        found = _seconds(simulated(problem, session, other))
         used[going] += 1
         better = found <= value[going]
         device[going[better]], value[going[better]] = other[better], found[better]
     return device, used
 
 
-def _any(problem: Problem, group: int, rng: Generator) -> np.int16:
+def _random_device(problem: Problem, group: int, rng: Generator) -> np.int16:
     return np.int16(rng.choice(np.flatnonzero(problem.allowed[group])))
 
 
-def _values(found: Measurements) -> NDArray[np.float64]:
+def _seconds(found: Measurements) -> NDArray[np.float64]:
     """[b] seconds; infinity if a placement does not fit."""
     return np.where(found.fits, found.value_s, np.inf)

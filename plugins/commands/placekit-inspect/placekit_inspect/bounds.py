@@ -1,4 +1,4 @@
-"""`placekit bounds`: proven minimum makespans of a program on a machine, by argument."""
+"""`placekit bounds`: proven lower bounds of a program's makespan on a machine, one for each argument that proves one."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _problem(parts: Assembly, program: Program) -> Problem:
     if backend.objective != "makespan":
         raise ConfigError(
             f"backend {backend.name!r} has the objective {backend.objective}, and these are bounds of makespans",
-            "`placekit run` says the bound of any objective",
+            "`placekit run` prints the bound of any objective",
         )
     with contextlib.closing(backend.open(problem, program.executable)) as session:
         if session.lower_bound() is None:
             raise ConfigError(
-                f"backend {backend.name!r} claims no bound with these options", "with noise, nothing is proven"
+                f"backend {backend.name!r} proves no bound with these options", "noise, for example, allows no proof"
             )
     return problem
 

@@ -86,7 +86,7 @@ def new_folder(path: Path) -> Iterator[None]:
 
 
 def files(out: Path) -> str:
-    """The options by which a run uses the files in `out`."""
+    """The options with which a run uses the files in `out`."""
     paths = [f"{out}/{name}" for name in (CLUSTER, COSTS)]
     if not re.fullmatch(r"[\w./\-]+", str(out)):  # a comma would start a sweep
         paths = [quoted(path) for path in paths]

@@ -1,4 +1,4 @@
-"""`placekit cluster show`: lists the presets, or prints one machine in detail."""
+"""`placekit cluster show`: lists the machines that ship (presets), or prints one machine in detail."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _usable(kind: DeviceKind) -> str:
 
 
 def _memory(total_bytes: float, devices: int = 1) -> str:
-    """The memory of devices; clusters for simulation write 'unlimited' as a huge number."""
+    """The memory of devices; clusters without a memory limit have a huge number."""
     return "unlimited" if total_bytes >= devices * 2**50 else mebibytes(total_bytes)
 
 
@@ -86,7 +86,7 @@ def _rate(bytes_per_s: float) -> str:
 
 
 def _devices(cluster: Cluster, kind: str) -> str:
-    """The devices of a kind, many numbered ones as `FIRST to LAST`."""
+    """The devices of a kind; more than two as `FIRST to LAST`."""
     names = [d for d, own in zip(cluster.device_names, cluster.device_kind, strict=True) if own == kind]
     numbered = names == [f"{kind}:{i}" for i in range(len(names))]
     return f"{names[0]} to {names[-1]}" if numbered and len(names) > 2 else ", ".join(names)

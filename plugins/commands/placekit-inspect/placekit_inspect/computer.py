@@ -16,11 +16,11 @@ Tool = Callable[[Sequence[str]], str | None]
 """Runs nvidia-smi with arguments and returns its output; None if it is not installed."""
 FIELDS = ("index", "name", "uuid", "memory.total", "memory.used", "pcie.link.gen.max",
           "pcie.link.width.current", "mig.mode.current")  # fmt: skip
-"""`gen.max` is the highest generation that card and slot share; an idle card uses a lower one."""
+"""`gen.max` is the highest generation of both card and slot; an idle card uses a lower one."""
 _PCIE = (3, 16)  # generation and lanes if nvidia-smi does not know them
 NVIDIA, AMD, INTEL = "0x10de", "0x1002", "0x8086"
-_SECONDS = 30  # nvidia-smi waits for a driver that starts
-_GHZ = 2.0
+_TIMEOUT_S = 30  # timeout of nvidia-smi, which waits until the driver has started
+_GHZ = 2.0  # clock of a CPU that does not state it
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Processor:
-    """The CPU: physical cores that this process may use, and float32 FLOP per cycle of a core (nominal)."""
+    """The CPU: physical cores that this process may use, their clock, and nominal float32 FLOP per cycle and core."""
 
     name: str
     cores: int
@@ -51,8 +51,8 @@ class Computer:
     """A computer.
 
     Attributes:
-        nvlinks: number of NVLinks between two GPUs, by their positions in `gpus`, both ways.
-        notes: devices that were not read, and why.
+        nvlinks: number of NVLinks between two GPUs, by their positions in `gpus`, in both orders.
+        notes: sentences about devices that were not read.
     """
 
     processor: Processor
@@ -67,7 +67,7 @@ def nvidia_smi(arguments: Sequence[str]) -> str | None:
     if tool is None:
         return None
     try:
-        done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=_SECONDS, errors="replace")
+        done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ClusterError(f"nvidia-smi does not answer: {e}", "name a machine: cluster=NAME") from None
     if done.returncode:
@@ -77,7 +77,7 @@ def nvidia_smi(arguments: Sequence[str]) -> str | None:
 
 
 def read_computer(tool: Tool = nvidia_smi, root: Path = Path("/")) -> Computer:
-    """This computer. Raises ClusterError if nvidia-smi fails, or its output cannot be read.
+    """Read this computer. Raises ClusterError if nvidia-smi fails, or its output cannot be read.
 
     `root` is the folder that holds `proc` and `sys`.
     """
@@ -142,7 +142,7 @@ def _topology(text: str, positions: Mapping[int, int]) -> dict[tuple[int, int], 
 
 
 def _notes(root: Path, no_tool: bool) -> Iterator[str]:
-    """Display controllers and accelerators on PCI that were not read."""
+    """Notes on GPUs that were not read."""
     cards = [c for c in (root / "sys/bus/pci/devices").glob("*") if _text(c, "class").startswith(("0x03", "0x12"))]
     vendors = {_text(card, "vendor") for card in cards}
     if no_tool and NVIDIA in vendors:
@@ -168,7 +168,7 @@ def _processor(root: Path) -> Processor:
 
 
 def _hertz(root: Path, info: str) -> float:
-    """The clock: the base frequency, else the highest one, else that in /proc/cpuinfo, rounded, else nominal."""
+    """The clock in Hz: the base frequency, else the highest one, else that in /proc/cpuinfo (rounded), else nominal."""
     for name in ("base_frequency", "cpuinfo_max_freq"):
         kilohertz = _text(root, f"sys/devices/system/cpu/cpu0/cpufreq/{name}")
         if kilohertz.isdecimal():
@@ -178,7 +178,7 @@ def _hertz(root: Path, info: str) -> float:
 
 
 def _memory(root: Path) -> int:
-    """Memory in bytes, limited by this process's control groups, in whole MiB."""
+    """Memory that this process may use (control groups limit it), in bytes, rounded down to whole MiB."""
     total = re.search(r"^MemTotal:\s+(\d+) kB$", _text(root, "proc/meminfo"), re.M)
     bytes_ = int(total[1]) * 2**10 if total else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = (_text(group, name) for group in _control_groups(root) for name in ("memory.max", "memory.limit_in_bytes"))

@@ -1,4 +1,4 @@
-"""The cluster file of this computer (`cluster new auto`), and the machine of `cluster=auto`."""
+"""Writes the cluster file of this computer (`placekit cluster new auto`), and builds the machine for `cluster=auto`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HEAD = (
 _STEP = 256 * 2**20  # memory of other programs is rounded up to this, so that the next run finds the same machine
 _DRIVER = 400 * 2**20  # old drivers count their own memory as used, but the reserve includes it already
 _CPU_LAUNCH_S = 2e-6
-_BYTES_PER_S = {16: 51.2e9, 1024: 204.8e9}  # by cores, at most: two or eight channels of DDR4-3200
+_BYTES_PER_S = {16: 51.2e9, 1024: 204.8e9}  # by largest number of cores: two channels of DDR4-3200, or eight
 
 
 @dataclass(frozen=True)
 class _Gpus:
-    """The GPUs of one kind: positions in `Computer.gpus`, the part, and the bytes that other programs hold on each."""
+    """The GPUs of one kind: entry of `parts.yaml`, positions in `Computer.gpus`, bytes that other programs hold on each."""
 
     part: str
     kind: DeviceKind
@@ -48,8 +48,11 @@ def computer_file(computer: Computer, name: str = "here") -> str:
     gpus = _gpu_kinds(computer, known)
     processor = _processor_kind(computer.processor, known)
     names = {position: f"{kind}:{i}" for kind, own in gpus.items() for i, position in enumerate(own.positions)}
-    kinds = {kind: KindEntry(own.kind, len(own.positions), _about(own, computer, known)) for kind, own in gpus.items()}
-    kinds["cpu"] = KindEntry(processor, 1, _about_processor(computer.processor))
+    kinds = {
+        kind: KindEntry(own.kind, len(own.positions), _comment_on_gpus(own, computer, known))
+        for kind, own in gpus.items()
+    }
+    kinds["cpu"] = KindEntry(processor, 1, _comment_on_cpu(computer.processor))
     sources = [known.withheld_of(own.part).source for own in gpus.values()] + [known.withheld["cpu"].source]
     links: list[str] = []
     if gpus:
@@ -61,7 +64,7 @@ def computer_file(computer: Computer, name: str = "here") -> str:
 
 
 def _gpu_kinds(computer: Computer, known: Parts) -> dict[str, _Gpus]:
-    """The GPUs by kind. Cards of one name that differ in memory, or in what other programs use, are separate kinds."""
+    """The GPUs by kind. Equal cards with different memory, or different use by other programs, are separate kinds."""
     found = dict[tuple[str, int, int], list[int]]()
     for position, gpu in enumerate(computer.gpus):
         used = -(-max(gpu.used_bytes - _DRIVER, 0) // _STEP) * _STEP
@@ -93,14 +96,14 @@ def _part(gpu: Gpu, known: Parts) -> str:
     return found[0]
 
 
-def _about(own: _Gpus, computer: Computer, known: Parts) -> str:
+def _comment_on_gpus(own: _Gpus, computer: Computer, known: Parts) -> str:
     part, numbers = known.kinds[own.part], ", ".join(str(computer.gpus[p].index) for p in own.positions)
     held = f" Other programs hold {mebibytes(own.used_bytes)}, rounded up." if own.used_bytes else ""
     return f"{part.title}: {'GPUs' if len(own.positions) > 1 else 'GPU'} {numbers} of nvidia-smi. {part.source}.{held}"
 
 
 def _processor_kind(processor: Processor, known: Parts) -> DeviceKind:
-    """The CPU: cores x clock x FLOP per cycle; half of it in float64."""
+    """The CPU as a device: FLOP/s are cores x clock x FLOP per cycle, and half of that in float64."""
     flops = processor.cores * processor.hertz * processor.flops_per_cycle
     withheld = known.withheld["cpu"]
     return DeviceKind(
@@ -114,7 +117,7 @@ def _processor_kind(processor: Processor, known: Parts) -> DeviceKind:
     )
 
 
-def _about_processor(processor: Processor) -> str:
+def _comment_on_cpu(processor: Processor) -> str:
     return (
         f"{processor.name}. Estimated: {processor.cores} cores x {processor.hertz / 1e9:.2f} GHz x {processor.flops_per_cycle}"
         " float32 FLOP per cycle. Nominal: bandwidth of the memory (two channels of DDR4-3200; eight, if there are more than 16"
@@ -123,7 +126,7 @@ def _about_processor(processor: Processor) -> str:
 
 
 def _nvlinks(computer: Computer, gpus: dict[str, _Gpus], names: dict[int, str], known: Parts) -> list[str]:
-    """NVLinks: to an NVSwitch for GPUs with more neighbours than links, else between pairs. Raises ClusterError."""
+    """The NVLinks: to an NVSwitch if a GPU has more NVLinks to others than the card has, else between pairs."""
     sheets: dict[int, NvLink] = {}
     for own in gpus.values():
         for position in own.positions:

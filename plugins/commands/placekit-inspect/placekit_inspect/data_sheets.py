@@ -15,9 +15,10 @@ class NvLink(FileModel):
     """The NVLinks of one GPU.
 
     Attributes:
-        links: number of links; bytes_per_s: bandwidth of a link, per direction.
-        switch: some machines connect the links to an NVSwitch.
-        bridge: all links end in one connector, and a bridge joins it with the connector of one other GPU.
+        links: number of links.
+        bytes_per_s: bandwidth of a link, per direction.
+        switch: whether there are machines that connect the links to an NVSwitch.
+        bridge: whether all links end in one connector, which a bridge joins with that of one other GPU.
     """
 
     links: int
@@ -30,12 +31,14 @@ class Part(DeviceKind):
     """A kind of device, with facts that a cluster file lacks.
 
     Attributes:
-        title: full name with the memory; source: the data sheet; nominal: figures that no data sheet states.
-        driver: names in `nvidia-smi`.
-        withheld: entry of `Parts.withheld` with the reserve and headroom; default: the type.
-        pcie: generation of its PCIe x16; None without a slot.
-        peer_to_peer: the driver copies between GPUs over PCIe without host memory.
-        shared_memory: the devices of its board share one memory.
+        title: full name with the memory size.
+        source: the data sheet.
+        nominal: names of the figures that no data sheet states.
+        driver: names of the device in `nvidia-smi`.
+        withheld: key in `Parts.withheld`; default: the type (`gpu` or `cpu`).
+        pcie: generation of its PCIe x16 slot; None without a slot.
+        peer_to_peer: whether the driver copies between GPUs over PCIe, without host memory.
+        shared_memory: whether the devices of its board share one memory.
     """
 
     title: str
@@ -63,7 +66,7 @@ class LinkPart(FileModel):
     Attributes:
         form: `pcie`, `nvlink`, `nvswitch`, `shared` connect devices of a box; `cable` (one between any two boxes) and `switch`
             connect boxes.
-        bytes_per_s: per direction; of one lane for `pcie`; None where the devices decide.
+        bytes_per_s: per direction (for `pcie`, per lane); None if it depends on the devices.
     """
 
     title: str
@@ -93,7 +96,7 @@ class Parts(FileModel):
     withheld: dict[str, Withheld]
 
     def withheld_of(self, kind: str) -> Withheld:
-        """The memory of this kind that placements cannot use."""
+        """The memory of a device kind that placements cannot use."""
         part = self.kinds[kind]
         return self.withheld[part.withheld or part.type]
 

@@ -1,4 +1,4 @@
-"""The facts that `placekit graph show` prints, and its table of several programs."""
+"""The facts about graphs that `placekit graph show` prints, and its table of several programs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ class Facts:
     """A graph in numbers.
 
     Attributes:
-        cluster: the machine of the seconds.
-        groups: groups of the problem.
-        phases: kernels by phase.
+        cluster: the machine on which the seconds were estimated.
+        phases: number of kernels by phase.
         flops, bytes_accessed: of one step.
-        persistent_bytes: by type of source, and of all `kernels`.
+        persistent_bytes: by type of source; `kernels` for those of all kernels.
         activation_bytes: bytes that kernels write, without views.
-        levels: kernels on the longest path.
+        levels: number of kernels on the longest path.
         work_s, critical_path_s: with every operation on its fastest device, without transfers.
     """
 
@@ -106,10 +105,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Imported:
-    """The facts of the programs of an import, with its time and memory.
+    """The facts of all programs of an import, and what the import took.
 
     Attributes:
-        import_s: seconds of `Importer.load`, with the libraries that it imports.
+        import_s: seconds of `Importer.load`, including the import of libraries.
         peak_bytes: peak memory of this process, or of its largest child if that is more.
     """
 

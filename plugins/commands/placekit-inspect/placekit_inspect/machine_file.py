@@ -1,4 +1,4 @@
-"""The cluster file of a machine in words, from the figures in `parts.yaml`."""
+"""Writes the cluster file of a machine described in words, from the figures in `parts.yaml`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ are per direction. Launch overheads and latencies are nominal, unless a comment 
 
 
 def machine_file(text: str, name: str = "") -> str:
-    """The content of a cluster file, with comments, for a machine in words. Raises ClusterError."""
+    """The content of a cluster file, with comments, for the machine that `text` describes. Raises ClusterError."""
     known = parts()
     machine = read_machine(text, known)
     links = _Links(machine, known).lines()
@@ -45,7 +45,7 @@ def _numbers(machine: Machine) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Group:
-    """The devices of one kind in one box, by their numbers among all devices of the kind."""
+    """The devices of one kind in one box, with their numbers among all devices of that kind."""
 
     kind: str
     numbers: Sequence[int]
@@ -54,8 +54,8 @@ class _Group:
 class _Links:
     """Writes the links of a machine.
 
-    A box has at most two hubs: the one of its fabric, and `pcie`, or `host` where GPUs copy through host memory. Its gateway,
-    to which a network is connected, is a hub, or its only device.
+    A box has at most two hubs: one for its fabric, and `pcie` (`host` if GPUs copy through host memory). The network is
+    connected to the box's *gateway*: a hub, or its only device.
     """
 
     def __init__(self, machine: Machine, known: Parts) -> None:
@@ -85,7 +85,7 @@ class _Links:
         if cpus > 1:
             raise ClusterError(f"{cpus} CPUs in a box", "give a box one CPU, or edit the file")
         fabric = self.known.links[box.fabric] if box.fabric else None
-        whole = False  # the fabric connects everything
+        whole = False  # whether the fabric connects all devices of the box
         if fabric is not None and fabric.form == "shared":
             return self._shared(fabric, groups, f"memory{suffix}")
         if fabric is not None and fabric.form == "nvswitch":
@@ -134,7 +134,7 @@ class _Links:
         return linked == sum(len(g.numbers) for g in gpus)
 
     def _with(self, field: str) -> str:
-        """The kinds whose NVLink has this field."""
+        """The kinds whose NVLink has this field set."""
         return ", ".join(k for k, p in self.known.kinds.items() if p.nvlink is not None and getattr(p.nvlink, field))
 
     def _shared(self, fabric: LinkPart, groups: Sequence[_Group], hub: str) -> str:

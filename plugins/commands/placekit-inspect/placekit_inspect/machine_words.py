@@ -1,6 +1,6 @@
 """Machines in words: `2x rtx4090 + 1x rtx3090, pcie4 x8`, or `2 nodes of (4x l40s, pcie4 x16), ib_hdr`.
 
-    machine   a box, or boxes with what connects them: BOX | [N nodes of] (BOX) [+ ...], NETWORK [xNICS]
+    machine   one box, or boxes and their network: BOX | [N nodes of] (BOX) [+ ...], NETWORK [xNICS]
     BOX       [N x] KIND [+ [N x] KIND ...] [, LINK [xLANES] ...]
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
@@ -33,7 +33,8 @@ class Box:
     Attributes:
         devices: kinds and their numbers, in the order of the text.
         fabric: `nvlink`, `nvswitch` or `shared`, or None.
-        pcie: name of the PCIe link, or None; lanes: of each device.
+        pcie: name of the PCIe link, or None.
+        lanes: PCIe lanes of each device.
     """
 
     devices: tuple[tuple[str, int], ...]
@@ -91,14 +92,14 @@ def _with_boxes(words: str, known: Parts) -> Machine:
     for name, count in _links(rest.split(",")[1:], known):
         if not known.links[name].joins_boxes or machine.network is not None:
             raise ClusterError(
-                f"{name} stands after the boxes, where one network does", f"networks: {_names(known, True)}"
+                f"{name} stands after the boxes, where only one network may stand", f"networks: {_names(known, True)}"
             )
         machine = _joined(machine, name, count, known)
     return machine
 
 
 def _joined(machine: Machine, network: str, count: int | None, known: Parts) -> Machine:
-    """The machine with a network of `count` NICs per box."""
+    """`machine` with a network, of `count` NICs per box."""
     if count is not None and known.links[network].form == "cable":
         raise ClusterError(f"{network} x{count}: there is one cable between two boxes", f"write {network}")
     return replace(machine, network=network, nics=count or 1)
@@ -150,7 +151,7 @@ def _devices(words: str, known: Parts) -> tuple[tuple[str, int], ...]:
 
 
 def _links(items: Iterable[str], known: Parts) -> list[tuple[str, int | None]]:
-    """Links, each with the number after its name."""
+    """The names of links, each with the number after it (lanes or NICs), if any."""
     links = []
     for item in items:
         found = _LINK.fullmatch(item.strip())

@@ -1,4 +1,4 @@
-"""The problems and placements that the contract of backends evaluates, and comparisons of measurements."""
+"""Problems and placements for the contract of backends, and checks of measurements and traces."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evaluate_once(
 
 
 def values_digest(backend: Backend, seeds: Sequence[int]) -> str:
-    """A digest of the backend's measurements of random problems."""
+    """A digest of the backend's measurements of random problems, for comparison between processes."""
     results = [evaluate_once(backend, p, None, seeded_placements(p, 5)) for p in map(seeded_problem, seeds)]
     return digest(part for r in results for part in (r.value_s, r.peak_bytes, r.fits, r.error))
 
@@ -57,8 +57,8 @@ def on_one_device(problem: Problem) -> Problem:
 def least_peaks(problem: Problem, home: NDArray[np.int16], outputs: bool) -> NDArray[np.float64]:
     """[D] lower bound on the peak memory in bytes, for any order, with the operations on the devices `home` [n].
 
-    It is the persistent bytes; with `outputs`, plus the largest outputs of one kernel that are read: they are in memory when
-    the kernel ends.
+    It is the persistent bytes and, with `outputs`, the largest outputs of one kernel that are read later, because these are in
+    memory when the kernel ends.
     """
     graph, size = problem.graph, problem.cluster.size
     read = np.isin(np.arange(graph.t), graph.input_tensor) & outputs
@@ -68,7 +68,7 @@ def least_peaks(problem: Problem, home: NDArray[np.int16], outputs: bool) -> NDA
 
 
 def some_costs(graph: Graph, cluster: Cluster) -> CostTable:
-    """1 to 4 ticks for each kernel."""
+    """Random costs of 1 to 4 ticks for each kernel."""
     ticks = np.random.default_rng(3).integers(1, 5, (graph.n, len(cluster.kind_names)))
     op_s = np.where(graph.kernel[:, None], ticks * TICK_S, 0.0)
     return CostTable(cluster.kind_names, op_s, np.zeros(op_s.shape, np.bool_))
@@ -94,7 +94,7 @@ def check_same(one: Measurements, other: Measurements) -> None:
 
 
 def check_unordered(problem: Problem, session: Session) -> None:
-    """Placements have the same measurements with priorities and without."""
+    """Check that priorities do not change measurements."""
     placements = seeded_placements(problem, 6)
     check_same(session.evaluate(Placements.of(placements.device)), session.evaluate(placements))
 
@@ -122,14 +122,14 @@ def _run(
     ints: NDArray[np.int32],
     floats: NDArray[np.float64],
 ) -> tuple[float, NDArray[np.float64]]:
-    """Value and peaks of one placement, computed in the working memory `ints` and `floats`."""
+    """Value and peaks of one placement; `ints` and `floats` are the kernel's working memory."""
     device, priority = placements.one(row)
     peak, order = np.empty(problem.cluster.size), np.empty(0, np.float32) if priority is None else priority
     return float(kernel.function(device, order, kernel.ints, kernel.floats, ints, floats, peak)), peak
 
 
 def check_trace(problem: Problem, session: Session, kernel: Kernel) -> None:
-    """If a compiled evaluation leaves a trace, check its times against the schedule, and its causes."""
+    """If a compiled evaluation records a trace, check its times against the schedule, and check its causes."""
     trace, graph = kernel.trace, problem.graph
     if trace is None:
         return
@@ -141,7 +141,7 @@ def check_trace(problem: Problem, session: Session, kernel: Kernel) -> None:
         start, end = floats[trace.times : trace.times + 2 * trace.tasks].reshape(2, trace.tasks)
         tensors, targets = (ints[at : at + ints[trace.copies]].tolist() for at in (trace.copy_tensor, trace.copy_dst))
         copies = list(zip(tensors, targets, strict=True))
-        first: dict[object, int] = {}  # the number of the task that makes a copy
+        first: dict[object, int] = {}  # by copy, or by tensor with multicast: the task that delivers it
         shared = problem.cluster.multicast
         makes = [first.setdefault(copy[0] if shared else k, graph.n + k) for k, copy in enumerate(copies)]
         for what, here, of_ops in (("starts", start, schedule.op_start_s), ("ends", end, schedule.op_end_s)):
@@ -161,7 +161,7 @@ def check_trace(problem: Problem, session: Session, kernel: Kernel) -> None:
 def _check_causes(
     tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph
 ) -> None:
-    """Check that each task starts when its cause ends, or at 0, and that following causes ends at a task that starts at 0."""
+    """Check that each task starts when its cause ends, or at 0, and that chains of causes end at tasks that start at 0."""
     for first in sorted(tasks):
         task, path = first, set[int]()
         while task in tasks:

@@ -1,4 +1,4 @@
-"""The compiled evaluation of `fakes.FakeBackend(compiled=True)`. Imports numba: import it where it is needed."""
+"""The compiled evaluation of `fakes.FakeBackend(compiled=True)`. It imports numba, so import it only where it is used."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def kernel_of(problem: Problem, largest_bytes: NDArray[np.float64], failing: flo
 
 @njit(kernel_signature(), cache=True, nogil=True)
 def evaluate(device: Any, priority: Any, ints: Any, floats: Any, work_ints: Any, work_floats: Any, peak: Any) -> Any:
-    """The sum of the groups' seconds; placements that fail, chosen by a checksum (zlib.crc32), fit on no device."""
+    """The sum of the groups' seconds. A checksum of the placement (zlib.crc32) decides whether it fails: then it fits nowhere."""
     ints[0] += 1
     g, size = len(device), np.int64(ints[1])
     value = 0.0

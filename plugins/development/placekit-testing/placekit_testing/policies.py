@@ -1,4 +1,4 @@
-"""The contract of policies."""
+"""The contract of policies: the checks that a policy has to pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECONDS = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """The outcome of one call of `place`: the placement (None: ended by its budget), and the task afterwards."""
+    """The outcome of one call of `place`: the placement (None if the budget ended it), and the task afterwards."""
 
     placement: Placement | None
     task: Task
@@ -47,7 +47,7 @@ class Played:
 
 
 def played(policy: Policy, task: Task, rng: Generator, *resume: object) -> Played:
-    """Place the problem of the task with a policy that is built, until it ends or its budget does."""
+    """Let a policy, which is built already, place the problem of a task until it ends or the budget does."""
     try:
         placement = policy.place(task, rng, *resume)
     except BudgetExhausted:
@@ -59,7 +59,7 @@ def played(policy: Policy, task: Task, rng: Generator, *resume: object) -> Playe
 
 
 def _outcomes(policy: Policy, budget: int) -> str:
-    """The work of a child process: the outcomes on both kinds of backend."""
+    """What a child process computes: a digest of the outcomes on both kinds of backend."""
     problem = fakes.mixed()
     built(policy, [problem])
     tasks = [fakes.fake_task(problem, budget, 0.0, compiled) for compiled in BACKENDS]
@@ -75,15 +75,15 @@ class PolicyContract(Contract):
     budget: ClassVar[int] = 60
     """Budget of most checks, in evaluations: enough for a checkpoint or two, but all checks take only seconds."""
     finds_optimum: ClassVar[bool] = False
-    """It finds the optimum of a problem of 729 placements within 2,000 evaluations."""
+    """Set it if the policy finds the optimum of a problem with 729 placements within 2,000 evaluations."""
 
     def play(
         self, make: Make, problem: Problem, *, budget: int | Ledger | None = None, seed: int = 0, failing: float = 0.0,
         compiled: bool = False, before: Problem | None = None,
     ) -> Played:  # fmt: skip
-        """Build the policy and let it place the problem `before`, if any, and then `problem`, with the same instance.
+        """Build the policy, and let the same instance place the problem `before`, if any, and then `problem`.
 
-        `compiled`: use a backend that offers a compiled evaluation.
+        `compiled`: on a backend that offers a compiled evaluation.
         """
         policy = built(make(), [p for p in (before, problem) if p is not None], seed)
         if before is not None:
@@ -206,7 +206,7 @@ class PolicyContract(Contract):
                 )
 
     def _recorded(self, make: Make, folder: Path, compiled: bool) -> tuple[Recorder, Played]:
-        """An uninterrupted run with its checkpoints; skips a policy that ends by itself without one."""
+        """An uninterrupted run with its checkpoints. Skips the check if the policy ends by itself before a checkpoint."""
         problem = fakes.unequal(12)
         for budget in (self.budget, 10 * self.budget, 100 * self.budget):
             policy, rng = built(make(), [problem]), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Loaded by pytest wherever placekit is installed (entry point `pytest11`); light for projects that do not use it."""
+"""pytest loads this wherever placekit is installed (entry point `pytest11`), so it imports nothing heavy."""
 
 from __future__ import annotations
 

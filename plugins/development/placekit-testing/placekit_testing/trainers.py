@@ -1,4 +1,4 @@
-"""The contract of trainers."""
+"""The contract of trainers: the checks that a trainer has to pass."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEARNING = 4000
 
 
 class Trained:
-    """A policy and the tasks that it was trained on; the tasks share one budget, as in a run."""
+    """A policy and the tasks to train it on, which share one budget, as in a run."""
 
     def __init__(
         self, policy: LearnablePolicy, problems: Sequence[Problem], budget: int | Ledger, failing: float = 0.0
@@ -46,14 +46,14 @@ class Trained:
         return parameters, [rows(task) for task in self.tasks]
 
     def mean_s(self, explore: float) -> float:
-        """Mean value of 64 episodes of the first task."""
+        """Mean value of 64 placements that the policy samples for the first task."""
         task = self.tasks[0]
         placements = self.policy.rollout(task.problem, 64, np.random.default_rng(0), explore).placements
         return float(fakes.session_of(task).evaluate(placements).value_s.mean())
 
 
 def _outcome(trainer: Trainer, policy: Sequence[str], budget: int) -> str:
-    """The work of a child process: the parameters and histories of two tasks."""
+    """What a child process computes: a digest of the parameters and histories after training on two tasks."""
     trained = Trained(load(*policy)(), [fakes.unequal(12), fakes.mixed()], budget)
     with contextlib.suppress(BudgetExhausted):
         trainer.fit(trained.policy, trained.tasks, np.random.default_rng(0))
@@ -67,14 +67,14 @@ class TrainerContract(Contract):
     interface: ClassVar[type[Plugin]] = Trainer
 
     policy: ClassVar[type[LearnablePolicy]] = fakes.FakeLearnable
-    """The policy that is trained; a trainer that needs more than `FakeLearnable` offers sets another one."""
+    """The policy that is trained; set another one if the trainer needs more than `FakeLearnable` has."""
     budget: ClassVar[int] = 200
     """Budget of most checks, in evaluations: enough for a few updates and checkpoints."""
 
     def train(
         self, make: Make, *problems: Problem, budget: int | Ledger | None = None, seed: int = 0, failing: float = 0.0
     ) -> Trained:
-        """A new policy, trained by a new trainer until it ends."""
+        """Train a new policy with a new trainer until that ends."""
         trained = Trained(self.policy(), problems, self.budget if budget is None else budget, failing)
         try:
             make().fit(trained.policy, trained.tasks, np.random.default_rng(seed))

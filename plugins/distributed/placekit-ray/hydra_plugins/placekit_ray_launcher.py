@@ -1,8 +1,8 @@
-"""Hydra's launcher `placekit_ray`: the jobs of a sweep in processes of a Ray cluster.
+"""Hydra's launcher `placekit_ray`: runs the jobs of a sweep in processes of a Ray cluster.
 
     placekit run -m policy=etf,heft seed=1,2,3 hydra/launcher=placekit_ray
 
-Hydra finds launchers in the package `hydra_plugins` only. The folder of the sweep must be the same on all machines.
+Hydra finds launchers only in the package `hydra_plugins`. The folder of the sweep must be the same on all machines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RayLauncher(Launcher):
     """Runs each job as a Ray task.
 
     Args:
-        address: a running cluster, HOST:PORT or auto; None: RAY_ADDRESS, else a new one on this computer.
+        address: a running cluster, HOST:PORT or auto; None: RAY_ADDRESS, else a new cluster on this computer.
         job_cpus: CPUs that Ray reserves for each job.
     """
 

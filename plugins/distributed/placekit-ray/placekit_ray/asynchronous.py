@@ -1,4 +1,4 @@
-"""Trainer `asynchronous`: the driver of controllers, workers and a parameter server (Mirhoseini et al. 2017, section 3.4)."""
+"""Trainer `asynchronous`: runs controllers, workers and a parameter server (Mirhoseini et al. 2017, section 3.4)."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ from placekit_ray.worker import failed
 _POLL_S = 0.2
 """Seconds between two requests to the server for new evaluations."""
 _CHECKPOINT_S, _CHECKPOINT_FACTOR = 1.0, 20.0
-"""Seconds between two checkpoints offered to the run, and at least so many times the duration of the last one."""
+"""Least seconds between two checkpoints: this many, and this many times the duration of the last checkpoint."""
 
 
 class Asynchronous(Trainer):
-    """Makes the updates of another trainer in many processes.
+    """Computes the updates of another trainer in many processes.
 
     Each of C controllers has a copy of the policy, its own random numbers and its own baseline. It draws a batch, has its W
     workers simulate it, computes a gradient, and sends it to the parameter server. The server applies gradients as they
-    arrive, with one optimiser, and answers with its parameters; so a gradient may be some updates late (its staleness).
+    arrive, with one optimiser, and answers with its parameters. Others may update the parameters between the moment when a
+    controller reads them and the moment when its gradient is applied; the number of these updates is the gradient's staleness.
 
     Attributes:
-        staleness: for each number of updates between reading the parameters and applying the gradient, how often it occurred.
+        staleness: number of gradients by staleness.
     """
 
     name = "asynchronous"
@@ -75,8 +76,8 @@ class Asynchronous(Trainer):
                 check_versions(distributions_of(kinds))
                 server = self._server(policy, trainer, tasks, state)
                 actors.append(server)
-                runs = self._start(server, self._about(policy, trainer, tasks, seeds), actors)
-            self._follow(server, runs, policy, tasks, seeds, checkpoint)
+                runs = self._start(server, self._data_for_controllers(policy, trainer, tasks, seeds), actors)
+            self._supervise(server, runs, policy, tasks, seeds, checkpoint)
         finally:
             end(actors)
         raise BudgetExhausted(tasks[0].evaluate)
@@ -97,7 +98,7 @@ class Asynchronous(Trainer):
         return [c.run.remote(i, shared, server, own[i]) for i, c in enumerate(controllers)]
 
     def _refuse_backend(self, task: Task) -> None:
-        """Raise ConfigError if several processes of this trainer cannot evaluate on the backend of the run."""
+        """Raise ConfigError if the run's backend cannot evaluate in several processes of this trainer."""
         backend = _backend(task)
         if not backend.simulated:
             raise ConfigError(
@@ -113,7 +114,7 @@ class Asynchronous(Trainer):
             )
 
     def _inner(self, policy: LearnablePolicy, tasks: Sequence[Task]) -> PolicyGradient:
-        """The inner trainer. Raises ConfigError if other processes cannot make its updates."""
+        """The trainer whose updates are computed. Raises ConfigError if other processes cannot compute them."""
         registry = installed()
         entries = registry.entries.get(("policy", policy.name), [])
         if len(entries) != 1 or entries[0].load() is not type(policy):
@@ -136,10 +137,10 @@ class Asynchronous(Trainer):
             )
         return trainer
 
-    def _about(
+    def _data_for_controllers(
         self, policy: LearnablePolicy, trainer: PolicyGradient, tasks: Sequence[Task], seeds: list[int]
     ) -> dict[str, Any]:
-        """The data that controllers need, see `Controller`."""
+        """The data from which a `Controller` builds policy, trainer and problems."""
         backend = _backend(tasks[0])
         return {
             "policy": {"name": policy.name, **policy.options.model_dump(mode="json")},
@@ -167,7 +168,7 @@ class Asynchronous(Trainer):
         make: Any = ray.remote(ParameterServer).options(num_cpus=0, scheduling_strategy=here)
         return make.remote(begin)
 
-    def _follow(
+    def _supervise(
         self,
         server: Any,
         runs: list[Any],
@@ -186,7 +187,7 @@ class Asynchronous(Trainer):
                 server.set_seconds.remote(1.0 if ledger.remaining <= 0 else ledger.progress)
             if checkpoint is not None and time.monotonic() - offered >= every_s:
                 offered = time.monotonic()
-                # evaluations that are not collected yet are in the snapshot: collecting them now would lose them at a resume
+                # the snapshot holds the uncollected evaluations; if collected now, a resumed run would lose them
                 checkpoint({"server": self._load(server, policy), "seeds": seeds})
                 every_s = max(_CHECKPOINT_S, _CHECKPOINT_FACTOR * (time.monotonic() - offered))
         version = self._record(server, tasks)
@@ -201,12 +202,12 @@ class Asynchronous(Trainer):
             tasks[0].evaluate.note(TOO_FEW)
 
     def _record(self, server: Any, tasks: Sequence[Task]) -> int:
-        """Record the new evaluations of the server. Returns its version."""
+        """Record new evaluations from the server. Returns the number of updates so far."""
         found, version = _answer(server.collect.remote())
         for number, placements, measurements in found:
             tasks[number].evaluate.record(placements_from(placements), measurements_from(measurements))
             ledger = tasks[number].evaluate.ledger
-            if ledger.limit_s is not None:  # recording may have measured again, for seconds
+            if ledger.limit_s is not None:  # recording may have repeated measurements, which takes seconds
                 server.set_seconds.remote(ledger.progress)
         return int(version)
 
@@ -222,7 +223,7 @@ class Asynchronous(Trainer):
 
 
 def _backend(task: Task) -> Backend:
-    """The backend of a task, built again by its name. Raises ConfigError if it has none."""
+    """Build the backend of a task again from its name and options. Raises ConfigError if it has no name."""
     if not task.backend:
         raise ConfigError(
             "trainer asynchronous: other processes cannot build the backend, an object of this program",
@@ -234,7 +235,7 @@ def _backend(task: Task) -> Backend:
 
 
 def _answer(reference: Any) -> Any:
-    """The answer of the parameter server. Raises BackendError if its process has died."""
+    """Wait for an answer of the parameter server. Raises BackendError if its process has died."""
     try:
         return ray.get(reference)
     except LOST as e:
@@ -244,7 +245,7 @@ def _answer(reference: Any) -> Any:
 
 
 def _unfinished(calls: list[Any]) -> list[Any]:
-    """Wait a moment, and return the calls of controllers that still run. Raises BackendError for an exception in another."""
+    """Wait a moment; returns the calls of controllers that still run. Raises BackendError if a call has failed."""
     done, rest = ray.wait(calls, timeout=_POLL_S)
     for reference in done:
         if error := failed(_answer(reference)):

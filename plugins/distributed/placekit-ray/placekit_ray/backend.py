@@ -30,10 +30,10 @@ from placekit_ray.wire import packed
 
 
 class RayBackend(Backend):
-    """Runs `evaluate` of another backend, `inner`, in workers; everything else is the inner backend's.
+    """Evaluates on another backend, `inner`, in worker processes; all other methods are those of the inner backend.
 
-    The values of a deterministic backend are the same to the last bit. A simulating inner backend must be `parallel`; for one
-    that measures, each worker has a machine to itself.
+    The values of a deterministic inner backend stay the same to the last bit. An inner backend that simulates must be
+    `parallel`; if it measures, each worker has a machine to itself.
     """
 
     name = "ray"
@@ -72,7 +72,7 @@ class RayBackend(Backend):
         return self.inner.others()
 
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
-        """Open the problem in the workers, which all sessions share and the first session starts.
+        """Open the problem in the workers. All sessions share them; the first session starts them.
 
         Raises BackendError if the cluster cannot be reached, or a worker cannot open the problem.
         """
@@ -86,7 +86,7 @@ class RayBackend(Backend):
 
 
 class Workers:
-    """The workers of a backend while a session is open: `fleet`, and the number of open `sessions`."""
+    """The workers of a backend, shared by its open sessions, which `sessions` counts."""
 
     def __init__(self, backend: RayBackend, problem: Problem) -> None:
         self.backend, self.sessions = backend, 0
@@ -98,7 +98,7 @@ class Workers:
         self.fleet = Fleet(workers, timeout_s=o.timeout_s)
 
     def add(self, problem: Problem, executable: Executable | None) -> int:
-        """Have all workers open one more problem. Returns its number."""
+        """Let all workers open another problem. Returns the number of the problem."""
         recipe = recipe_of(problem, executable, self.backend.inner)
         if recipe is not None:
             check_versions(distributions_of([("importer", str(recipe["importer"]))]))
@@ -108,7 +108,7 @@ class Workers:
         return len(self.fleet.problems) - 1
 
     def release(self) -> None:
-        """Close one session; the workers end with the last one."""
+        """Count one session less; the last one ends the workers."""
         self.sessions -= 1
         if self.sessions <= 0:
             end(self.fleet.workers)
@@ -123,7 +123,7 @@ class RaySession(Session):
         inner = workers.backend.inner
         try:
             self.local = inner.open(problem, None) if inner.simulated else None
-            self.number = workers.add(problem, executable)  # waits, before the budget's clock starts
+            self.number = workers.add(problem, executable)  # waits for the workers, before the budget's clock starts
         except BaseException:
             if not workers.sessions:
                 workers.release()
@@ -146,7 +146,7 @@ class RaySession(Session):
         return None if self.local is None else self.local.lower_bound()
 
     def kernel(self) -> Any:
-        """The inner backend's: a compiled search in this process evaluates faster than any message travels."""
+        """The inner backend's kernel: a compiled search in this process is faster than messages to workers."""
         return None if self.local is None else self.local.kernel()
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class RaySession(Session):
 
 
 def recipe_of(problem: Problem, executable: Executable | None, backend: Backend) -> dict[str, Any] | None:
-    """How a worker builds the program, None if it only simulates. Raises BackendError if a worker cannot build it."""
+    """The recipe by which a worker builds the program; None if it only simulates. Raises BackendError without a recipe."""
     if backend.simulated:
         return None
     if executable is None or not executable.recipe:

@@ -20,16 +20,16 @@ from placekit_core import BackendError, installed, usable_cores
 from placekit_ray.options import ClusterOptions
 from placekit_ray.worker import Worker
 
-_groups: dict[Any, PlacementGroup] = {}  # by the first worker: the machines reserved for workers that measure
-_REACH_S = 5.0
+_groups: dict[Any, PlacementGroup] = {}  # by the first of several workers that measure: the machines reserved for them
+_REACH_S = 5.0  # timeout of a first connection
 _START_S = 60.0
-"""How long to wait for free machines, seconds."""
+"""Seconds to wait for free machines."""
 
 
 def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
-    """Connect this process to Ray: to the cluster of `options`, or to a new one on this computer with at least `cpus`.
+    """Connect this process to the cluster of `options`, or start one on this computer with at least `cpus`.
 
-    A process that is connected already keeps its connection. Raises BackendError if that is not the cluster of
+    A process that is connected already keeps its connection. Raises BackendError if it is connected to another cluster than
     `options.address`, or if the cluster cannot be reached.
     """
     if ray.is_initialized():
@@ -51,7 +51,7 @@ def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
             "`ray status` on its head says whether it runs; RAY_AUTH_MODE has to be the same everywhere (`ray start` takes"
             " `token` if it is not set), and so have the versions of Python and Ray",
         ) from e
-    finally:  # Ray ends the process at SIGTERM, but a run has to write what it has found
+    finally:  # Ray's handler would end the process at once, but a run has to write its results first
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
 
@@ -76,7 +76,7 @@ def _refuse_other(address: str, connected: str) -> None:
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
-    """The parts of HOST:PORT. Raises BackendError if it is something else."""
+    """Split HOST:PORT. Raises BackendError for anything else."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise BackendError(
@@ -111,7 +111,7 @@ def machines() -> list[dict[str, Any]]:
 
 
 def description() -> str:
-    """How many machines, CPUs and GPUs the cluster has: that of this process, or of RAY_ADDRESS; empty without either."""
+    """How many machines, CPUs and GPUs the cluster of this process or of RAY_ADDRESS has; empty without either."""
     if not ray.is_initialized():
         if not os.environ.get("RAY_ADDRESS"):
             return ""
@@ -124,7 +124,7 @@ def description() -> str:
 def check_versions(distributions: Sequence[str]) -> None:
     """Raise BackendError unless all machines have this Python and these versions of `distributions`."""
 
-    def versions() -> dict[str, str]:  # nested, so that Ray sends its code: placekit may be missing there
+    def versions() -> dict[str, str]:  # nested, so that Ray sends its code: other machines may lack placekit
         import platform
         from importlib.metadata import distributions as all_distributions
 
@@ -151,7 +151,7 @@ def check_versions(distributions: Sequence[str]) -> None:
 
 
 def distributions_of(components: Sequence[tuple[str, str]]) -> list[str]:
-    """The distributions that provide these components, (kind, name) each, with placekit-core and placekit-ray."""
+    """The distributions that provide the components (kind, name), and placekit-core and placekit-ray."""
     registry = installed()
     return sorted(
         {"placekit-core", "placekit-ray", *(registry.get(kind, name).distribution for kind, name in components)}
@@ -162,7 +162,7 @@ _RESTARTS: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}  # `Flee
 
 
 def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
-    """Start workers that simulate, on any CPUs; `count` None: as many as fit. Raises BackendError if they do not fit."""
+    """Start `count` workers that simulate, on any CPUs; None: as many as fit. Raises BackendError if they do not fit."""
     room = int(sum(m["cpus"] // options.worker_cpus for m in machines()))
     count = count or max(room, 1)
     if count > room:
@@ -175,9 +175,9 @@ def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
 
 
 def start_measuring(count: int | None, gpus: int) -> list[Any]:
-    """Start workers that measure, one per machine; `count` None: on every machine that has `gpus` GPUs.
+    """Start `count` workers that measure, one per machine; None: on every machine that has `gpus` GPUs.
 
-    Each takes `gpus` GPUs of its machine, or with 0 all CPUs. Raises BackendError if there are too few machines.
+    Each reserves `gpus` GPUs of its machine, or all CPUs if `gpus` is 0. Raises BackendError if there are too few machines.
     """
     found = machines()
     able = [m for m in found if m["gpus"] >= gpus and m["cpus"]]
@@ -209,7 +209,7 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
 
 
 def end(actors: Sequence[Any]) -> None:
-    """End actors for good, if they still run."""
+    """End actors; Ray does not restart them."""
     for actor in actors:
         with contextlib.suppress(Exception):  # Ray may be gone itself
             ray.kill(actor, no_restart=True)

@@ -31,11 +31,11 @@ LOST = (
 )  # fmt: skip
 """Failures of Ray itself: a process or a machine is gone. Exceptions of plugins are not among them."""
 PIECE_S = 0.25
-"""How long one call to a worker should take: short, so that all workers end together, but long beside the call itself."""
+"""Seconds that a call to a worker should take: few, so that all workers end together, but many beside the call's overhead."""
 DEATHS = 3
-"""A placement counts as failed once so many processes died while evaluating it; so does a worker that died while opening."""
+"""A placement counts as failed after this many processes died while evaluating it; a worker, after as many died while opening."""
 LOST_S, START_S = 120.0, 1200.0
-"""Seconds without any worker after which evaluating is an error; `START_S` for the first ones, which may build programs."""
+"""Seconds to wait for a worker before evaluating fails; `START_S` at the start, when workers may build programs."""
 _PAUSE_S = 0.5  # between two calls to a worker that is being restarted
 _POLL_S = 0.2  # how long to wait for answers before looking for workers that hang
 
@@ -58,7 +58,7 @@ class _Batch:
 
     Attributes:
         waiting: pieces that no worker has begun.
-        busy: by reference to the answer, the worker, its piece, and when it began.
+        busy: by reference to the answer: worker, piece, and when the worker began.
         answers: measurements by the first row of their piece.
     """
 
@@ -79,8 +79,8 @@ class Fleet:
     """Workers with the same problems. `evaluate` gives each the next piece of a batch as soon as it is free.
 
     Args:
-        workers: handles of the Ray actors `Worker`; Ray restarts those that die.
-        problems: references to what `Worker.open` needs.
+        workers: handles of the Ray actors `Worker`, which Ray restarts if they die.
+        problems: references to the data for `Worker.open`.
         devices: number of devices of each problem.
         timeout_s: seconds after which a placement counts as failed; None: no limit.
     """
@@ -95,16 +95,16 @@ class Fleet:
         self.workers, self.problems, self.devices = workers, list(problems), list(devices)
         self.timeout_s = timeout_s
         self._idle: list[Any] = []
-        self._opening: dict[Any, tuple[Any, float]] = {}  # by worker: its answer, and when to look at it
+        self._opening: dict[Any, tuple[Any, float]] = {}  # by worker: reference to its answer, and when to check for it
         self._deaths: dict[Any, int] = {}  # by worker, while it opens the problems
         self._begun = False
-        self._each_s = math.nan  # seconds of one evaluation, lately
+        self._each_s = math.nan  # moving average of the seconds of an evaluation
         if self.problems:
             for worker in workers:
                 self._open(worker)
 
     def add(self, problem: Any, devices: int) -> None:
-        """Have all workers open one more problem, and wait until they have."""
+        """Let all workers open another problem, and wait for them."""
         self.problems.append(problem)
         self.devices.append(devices)
         self._idle.clear()
@@ -113,15 +113,15 @@ class Fleet:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until all workers are ready; after `LOST_S`, one is enough. Raises BackendError if there is none."""
+        """Wait until all workers are ready; after `LOST_S`, one is enough. Raises BackendError if none is ready."""
         began = time.monotonic()
         while self._opening and not (self._idle and time.monotonic() - began > LOST_S):
-            self._look(block=not self._idle)
+            self._collect_ready(block=not self._idle)
             if self._opening:
                 ray.wait([reference for reference, _ in self._opening.values()], timeout=_POLL_S)
 
     def evaluate(self, number: int, placements: Placements) -> Measurements:
-        """The measurements of placements of problem `number`, in their order.
+        """Measure placements of problem `number`; returns the measurements in their order.
 
         Raises BackendError if a worker raised an exception, or if no worker is left.
         """
@@ -130,20 +130,20 @@ class Fleet:
             return Measurements(np.empty(0), np.empty((0, devices)), np.empty(0, np.bool_), ())
         batch = _Batch(deque(self._pieces(size)))
         while batch.waiting or batch.busy:
-            self._look(block=not batch.busy)
+            self._collect_ready(block=not batch.busy)
             while batch.waiting and self._idle:
                 piece, worker = batch.waiting.popleft(), self._idle.pop()
                 part = placements_as(placements[piece.begin : piece.end])
                 reference = worker.evaluate.remote(self.problems, number, part)
                 batch.busy[reference] = worker, piece, time.monotonic()
-            self._take(batch, devices)
+            self._collect(batch, devices)
             self._end_hung(batch, devices)
         return Measurements.join([batch.answers[begin] for begin in sorted(batch.answers)])
 
     def schedule(self, number: int, placement: Placements) -> Schedule:
         """The schedule of one placement of problem `number`, from any worker. Raises BackendError if all attempts fail."""
         for _ in range(DEATHS):
-            self._look(block=True)
+            self._collect_ready(block=True)
             worker = self._idle.pop()
             try:
                 call = worker.schedule.remote(self.problems, number, placements_as(placement))
@@ -159,15 +159,15 @@ class Fleet:
         raise BackendError(f"{DEATHS} processes died while they made a schedule, one after the other")
 
     def _pieces(self, size: int) -> list[_Piece]:
-        """Equal pieces of about `PIECE_S`; if the batch is long enough, a multiple of the number of workers."""
+        """Divide a batch into equal pieces of about `PIECE_S`; of a long batch, their number is a multiple of the workers."""
         workers = max(len(self.workers), 1)
         most = 1 if math.isnan(self._each_s) else max(1, round(PIECE_S / max(self._each_s, 1e-9)))
         count = min(size, workers * math.ceil(size / (workers * most)))
         ends = [size * (i + 1) // count for i in range(count)]
         return [_Piece(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
-    def _take(self, batch: _Batch, devices: int) -> None:
-        """Take the next answers of a batch."""
+    def _collect(self, batch: _Batch, devices: int) -> None:
+        """Wait a moment for answers, and store them."""
         done, _ = ray.wait(list(batch.busy), timeout=_POLL_S) if batch.busy else ([], [])
         for reference in done:
             worker, piece, began = batch.busy.pop(reference)
@@ -211,7 +211,7 @@ class Fleet:
         """Ask a worker to open the problems, and check for its answer after `pause_s`."""
         self._opening[worker] = worker.open.remote(self.problems), time.monotonic() + pause_s
 
-    def _look(self, block: bool) -> None:
+    def _collect_ready(self, block: bool) -> None:
         """Collect workers that have become ready; with `block`, wait until one is idle.
 
         Raises BackendError if no worker is left.

@@ -16,14 +16,14 @@ Arrays = Mapping[str, Any]
 def first_state(
     parameters: Arrays, optimiser: str, controllers: int, limit: int | None, progress: float
 ) -> dict[str, Any]:
-    """The state of a server before the first update.
+    """The initial state of a server.
 
     Args:
         parameters: the policy's parameters.
         optimiser: a name in OPTIMISERS.
         controllers: number of controllers.
-        limit: evaluations that may be made; None: no limit.
-        progress: share of the budget that was used before.
+        limit: largest number of evaluations; None: no limit.
+        progress: share of the budget that was used before training.
     """
     return {
         "optimiser": optimiser, "limit": limit, "progress": progress, "parameters": dict(parameters), "optimisers": {},
@@ -34,8 +34,8 @@ def first_state(
 class ParameterServer:
     """Shares the parameters, the optimisers and the budget among controllers. Ray calls its methods one at a time.
 
-    Ray restarts a controller that dies. The new process calls `join`, which begins a new life; calls of earlier lives that
-    arrive later change nothing. If the server itself dies, the run ends, and can be resumed from its checkpoint.
+    Ray restarts a controller that dies. The new process calls `join`, which begins a new *life* of the controller; late calls
+    from an earlier life are ignored. If the server itself dies, the run ends, and can be resumed from its checkpoint.
 
     Args:
         state: from `first_state` or `snapshot`.
@@ -44,10 +44,10 @@ class ParameterServer:
         version: number of updates so far.
         parameters: the parameters after these updates.
         recorded: evaluations that the driver has not collected yet.
-        lives: how often each controller was started.
+        lives: number of lives of each controller so far.
         granted: evaluations that each controller may make now.
-        kept: the state of each controller after its last update, from which its next life continues.
-        staleness: by number of updates that others made since a gradient's parameters were read, the number of gradients.
+        kept: state of each controller after its last update, from which its next life continues.
+        staleness: number of gradients by staleness; see `Asynchronous`.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class ParameterServer:
         }  # fmt: skip
 
     def join(self, controller: int) -> dict[str, Any]:
-        """Begin a new life of a controller. Returns the data with which it begins, or continues after a restart."""
+        """Begin a new life of a controller. Returns what it needs to begin, or to continue after a restart."""
         self.lives[controller] += 1
         self.granted[controller] = 0
         return {
@@ -82,7 +82,7 @@ class ParameterServer:
         }  # fmt: skip
 
     def reserve(self, controller: int, life: int, count: int) -> tuple[int, float]:
-        """How many of `count` evaluations the controller may make now, and the share of the budget that is used."""
+        """Grant a controller up to `count` evaluations. Returns the number granted and the used share of the budget."""
         if life != self.lives[controller]:
             return 0, self._progress()
         self.granted[controller] = 0
@@ -91,7 +91,7 @@ class ParameterServer:
         return self.granted[controller], self._progress()
 
     def record(self, controller: int, life: int, number: int, placements: Arrays, measurements: Arrays) -> float:
-        """Count evaluations of problem `number`. Returns the share of the budget that is used."""
+        """Record evaluations of problem `number`. Returns the used share of the budget."""
         if life == self.lives[controller]:
             self.recorded.append([number, dict(placements), dict(measurements)])
             self.evaluations += len(measurements["value_s"])
@@ -120,16 +120,16 @@ class ParameterServer:
             self.kept[controller] = dict(state)
 
     def set_seconds(self, progress: float) -> None:
-        """Set the share of the budget's seconds that is used; at 1, no more evaluations are granted."""
+        """Set the used share of the budget's seconds; from 1 on, no evaluations are granted."""
         self.seconds_progress = max(self.seconds_progress, progress)
 
     def collect(self) -> tuple[list[Any], int]:
-        """Hand over the evaluations since the last call, and the version."""
+        """Return the evaluations since the last call, and the version."""
         found, self.recorded = self.recorded, []
         return found, self.version
 
     def _progress(self) -> float:
-        """Share of the budget that is used, in [0, 1]."""
+        """Used share of the budget, in [0, 1]."""
         counted = 0.0
         if self.limit is not None:
             counted = self.used_before + (1 - self.used_before) * self.evaluations / max(self.limit, 1)

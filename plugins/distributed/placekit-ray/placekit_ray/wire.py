@@ -41,7 +41,7 @@ def packed(problem: Problem) -> dict[str, Any]:
 
 
 def unpacked(data: Plain) -> Problem:
-    """The problem from the data of `packed`. Raises BackendError if other code makes it another problem here."""
+    """The problem from the data of `packed`. Raises BackendError if it differs here, as with other versions of the code."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.graph.npz"
         path.write_bytes(data["graph"])

@@ -16,16 +16,16 @@ from placekit_ray.wire import measurements_as, placements_from, unpacked
 
 
 class Worker:
-    """Evaluates placements of some problems on one backend.
+    """Evaluates placements of several problems on one backend.
 
-    Every call brings references to all problems, so that the new process of a restarted actor can open them.
+    Every call passes references to all problems, so that an actor that Ray has restarted can open them again.
     """
 
     def __init__(self) -> None:
         self.opened: list[tuple[Problem, Session, float]] = []
 
     def open(self, problems: Sequence[Any]) -> dict[str, Any]:
-        """Build programs, open sessions and compile, for all problems that are not open. Returns the exception, if any.
+        """Build, open and compile all problems that are not open yet. Returns an exception as `raised` does, else {}.
 
         Each reference is to plain data: the `backend` (`{"name": ..., OPTION: ...}`), the `problem` (see `wire.packed`), the
         `recipe` of its executable, or None, and `least_s`.
@@ -37,7 +37,7 @@ class Worker:
                 backend: Backend = installed().build("backend", about["backend"]["name"], options)
                 problem, recipe = unpacked(about["problem"]), about["recipe"]
                 session = backend.open(problem, None if recipe is None else _executable(problem, recipe))
-                if backend.simulated:  # the first evaluation compiles
+                if backend.simulated:  # the first evaluation compiles the simulator
                     session.evaluate(problem.placement(problem.allowed.argmax(axis=1)).batch())
                 self.opened.append((problem, session, float(about["least_s"])))
         except Exception as e:
@@ -45,7 +45,7 @@ class Worker:
         return {}
 
     def evaluate(self, problems: Sequence[Any], number: int, placements: Mapping[str, Any]) -> dict[str, Any]:
-        """The measurements of placements of problem `number`, or an exception as of `raised`."""
+        """Measure placements of problem `number`. Returns an exception as `raised` does."""
         if error := self.open(problems):
             return error
         try:
@@ -60,7 +60,7 @@ class Worker:
     def schedule(
         self, problems: Sequence[Any], number: int, placements: Mapping[str, Any]
     ) -> dict[str, Any] | Schedule:
-        """The schedule of one placement of problem `number`, or an exception as of `raised`."""
+        """The schedule of one placement of problem `number`. Returns an exception as `raised` does."""
         if error := self.open(problems):
             return error
         try:
@@ -84,14 +84,14 @@ def _executable(problem: Problem, recipe: Mapping[str, Any]) -> Executable | Non
 
 
 def raised(error: Exception) -> dict[str, Any]:
-    """An exception as plain data, so that the run reports it as the plugin's and not as a failure of Ray."""
+    """An exception as plain data, so that the run reports the plugin's error instead of a failure of Ray."""
     message = error.message if isinstance(error, PlacekitError) else f"{type(error).__name__}: {error}"
     hint = error.hint if isinstance(error, PlacekitError) else "".join(traceback.format_tb(error.__traceback__)[-1:])
     return {"raised": message, "hint": " ".join(hint.split()), "host": socket.gethostname(), "pid": os.getpid()}
 
 
 def failed(answer: Any) -> BackendError | None:
-    """The error in an answer of `raised`; None for other answers."""
+    """The error in an answer that `raised` made; None for other answers."""
     if not isinstance(answer, Mapping) or "raised" not in answer:
         return None
     where = f"process {answer['pid']} on {answer['host']}"

@@ -189,7 +189,7 @@ def about_run(task: Task, policy: Any = None, **options: Any) -> dict[str, Any]:
     """The data for controllers. Raises ConfigError if the trainer refuses the task."""
     trainer, policy = Asynchronous(**options), policy or fakes.FakeLearnable()
     trainer._refuse_backend(task)
-    return trainer._about(policy, trainer._inner(policy, [task]), [task], [1, 2])
+    return trainer._data_for_controllers(policy, trainer._inner(policy, [task]), [task], [1, 2])
 
 
 def test_data_for_controllers(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tensor programs of einsum expressions, decomposed over shards. Importing this package imports no torch."""
+"""Imports tensor programs of einsum expressions, decomposed into shards. Importing this package imports no torch."""
 
 from __future__ import annotations
 

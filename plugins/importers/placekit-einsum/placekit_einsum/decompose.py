@@ -1,14 +1,14 @@
-"""Decomposition of a tensor program into a dataflow graph of shard operations, formations and selections.
+"""Decomposes a tensor program into a dataflow graph of shards, formations and selections.
 
-    D[i0,j0] ─┬▶ DE[i0,j1,k0] ─┐              all blocks of a tensor have the same size; there is one operation per block
-    E[i0,j1] ─┘                ├▶ DE[i0,j1]   of the index space (dimensions of the result, then summed or reduced ones);
-    D[i0,j1] ─┬▶ DE[i0,j1,k1] ─┘              if there are summed or reduced dimensions, one formation per block of the
-    E[i1,j1] ─┘                               result aggregates the operations along them
+    D[i0,j0] ─┬▶ DE[i0,j1,k0] ─┐              all blocks of a tensor have the same size; there is one operation, a shard, per
+    E[i0,j1] ─┘                ├▶ DE[i0,j1]   block of the index space (dimensions of the result, then summed or reduced
+    D[i0,j1] ─┬▶ DE[i0,j1,k1] ─┘              ones); if there are summed or reduced dimensions, one formation per block of
+    E[i1,j1] ─┘                               the result aggregates the shards along them
 
-An expression that reads smaller blocks than its operand has reads parts of the operand's blocks. An expression that reads
-other blocks reads selections, each made of parts of several blocks. If all expressions read the operand in the same layout,
-the parts are further outputs of the operation that wrote the block. Otherwise parts would overlap, and a device could receive
-the same numbers twice, so each reader reads the whole block and takes its part.
+If an expression splits its operand more finely than the operand is split, it reads parts of the operand's blocks. If the two
+splits cross, it reads selections: blocks that are assembled from parts of several blocks. If all expressions read the operand
+in the same layout, the parts are additional outputs of the operation that writes the block. Otherwise parts would overlap, and
+a device could receive the same numbers twice; so each reader reads the whole block and takes its part.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SHORT = {
     "complex128": "c128",
 }
 Region = tuple[tuple[int, int], ...]  # start and stop along each dimension
-Read = tuple[int, Region | None]  # a tensor, and the region of it; None: all of it
+Read = tuple[int, Region | None]  # a tensor, and the region that is read (None: all of it)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The computation of an operation: `kind` and its settings, on `cuts` of the tensors `reads`; it writes `writes`."""
+    """The computation of an operation: it reads the regions `cuts` of the tensors `reads`, and writes the tensor `writes`."""
 
     kind: str
     settings: tuple[Any, ...]
@@ -54,10 +54,10 @@ class Decomposed:
     """The graph of a program, and the data that a run of it needs. Tensors are numbered as in the graph.
 
     Attributes:
-        kernels: the computation of each operation that is no input.
-        inputs: for each input, its blocks by their regions.
-        views: for each tensor that is a part of a block, the block and the region in it.
-        results: for each result, its blocks by their regions.
+        kernels: the computation of each operation that is not an input.
+        inputs: for each input, its blocks by region.
+        views: for each tensor that is a part of a block, the block and the part's region in it.
+        results: for each result, its blocks by region.
     """
 
     graph: Graph
@@ -68,7 +68,7 @@ class Decomposed:
 
 
 def complex_dtype(dtype: str) -> str:
-    """The complex type that goes with a real type."""
+    """The complex type whose real and imaginary parts have this type, or float32 if it is shorter."""
     return "complex128" if dtype == "float64" else "complex64"
 
 
@@ -81,20 +81,20 @@ def part(whole: Any, region: Region) -> Any:
 
 
 def decompose(program: TensorProgram, dtype: str = "float32") -> Decomposed:
-    """The graph of `program`, with real numbers of type `dtype`. Raises ImporterError for an unfinished program."""
+    """Decompose `program`, with real numbers of type `dtype`. Raises ImporterError for an incomplete program."""
     results = program.results
     layouts = defaultdict(set)
     for tensor in program.tensors:
         for x, labels in zip(tensor.operands, tensor.labels, strict=True):
             layouts[x.name].add(tuple(tensor.parts.get(c, 1) for c in labels))
-    work = _Decomposition(program.name, dtype, {name for name, read in layouts.items() if len(read) == 1})
+    work = _Decomposer(program.name, dtype, {name for name, read in layouts.items() if len(read) == 1})
     for tensor in program.tensors:
         work.input(tensor) if tensor.kind == "input" else work.expression(tensor)
     return work.finish([t for t in program.tensors if t.kind == "input"], results)
 
 
-class _Decomposition:
-    """The blocks of all tensors so far. Tensors of the graph have the builder's numbers until `finish`."""
+class _Decomposer:
+    """Adds the operations of one tensor after another. Until `finish`, tensors of the graph have the builder's numbers."""
 
     def __init__(self, name: str, dtype: str, in_parts: set[str]) -> None:
         self.builder = GraphBuilder(name)
@@ -107,7 +107,7 @@ class _Decomposition:
         self.columns: dict[str, list[str]] = {"meta_op": [], "meta_role": [], "signature": []}
 
     def input(self, tensor: Tensor) -> None:
-        """One source per block."""
+        """Add a source for each block of an input."""
         shape = _block(tensor.shape, tensor.layout)
         for index in _indices(tensor.layout):
             self.blocks[tensor.name, index] = self.builder.source(
@@ -117,7 +117,7 @@ class _Decomposition:
             self._describe("", "input", "")
 
     def expression(self, tensor: Tensor) -> None:
-        """Shard operations, and formations if there is something to aggregate."""
+        """Add the shards of an expression, and its formations if it sums or reduces a dimension."""
         own, reduced = len(tensor.out), tensor.reduced
         size = _block(tuple(tensor.size.values()), tuple(tensor.parts.values()))
         sizes = dict(zip(tensor.size, size, strict=True))
@@ -150,7 +150,7 @@ class _Decomposition:
             self._describe(tensor.name, "reduce", self._signature(reads))
 
     def finish(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> Decomposed:
-        """The validated graph, with all tensors in the graph's numbers."""
+        """Build and validate the graph, and renumber all tensors as in the graph."""
         builder = self.builder
         for key, values in self.columns.items():
             builder.columns[key] = Labels.of(values)
@@ -173,7 +173,7 @@ class _Decomposition:
         return Decomposed(builder.build(), kernels, blocks(inputs), views, blocks(results))
 
     def _read(self, x: Tensor, parts: tuple[int, ...], index: tuple[int, ...]) -> Read:
-        """Block `index` of `x` split into `parts`: one of its own blocks, a part of one, or a selection."""
+        """Find block `index` of `x` when split into `parts`: one of its own blocks, a part of one, or a selection."""
         if parts == x.layout:
             return self.blocks[x.name, index], None
         region = _region(x.shape, parts, index)
@@ -186,7 +186,7 @@ class _Decomposition:
         return self.selections[key], None
 
     def _part(self, x: Tensor, owner: tuple[int, ...], region: Region) -> Read:
-        """The part of a block of `x` in `region`: a further output of the block's operation if `x` is read in parts."""
+        """The part of block `owner` of `x` in `region`; an additional output of the block's operation for `x` in `in_parts`."""
         block = _region(x.shape, x.layout, owner)
         cut = tuple((max(a, low) - low, min(b, high) - low) for (a, b), (low, high) in zip(region, block, strict=True))
         base = self.blocks[x.name, owner]
@@ -201,7 +201,7 @@ class _Decomposition:
         return self.parts[base, cut], None
 
     def _select(self, x: Tensor, parts: tuple[int, ...], index: tuple[int, ...], region: Region) -> int:
-        """A block made of parts of several blocks of `x`."""
+        """Add a selection: a block that is assembled from parts of several blocks of `x`."""
         spans = []
         for (low, high), length, count in zip(region, x.shape, x.layout, strict=True):
             step = length // count
@@ -224,10 +224,10 @@ class _Decomposition:
         self, tensor: Tensor, name: str, op_type: str, op_class: str, reads: Sequence[Read], shape: tuple[int, ...],
         flops: float, kind: str, settings: tuple[Any, ...], copies: bool,
     ) -> int:  # fmt: skip
-        """A kernel with one output of `shape`. If it copies nothing, it passes on its input, and touches no memory."""
+        """Add a kernel with one output of `shape`. Without `copies`, it returns its input, and accesses no memory."""
         written = math.prod(shape) * self._item(tensor)
         read = sum(math.prod(self._shape(r)) * self._read_item(r) for r in set(reads))
-        half = ITEM_BYTES[self.dtype] < 4  # complex numbers are then computed in single precision
+        half = ITEM_BYTES[self.dtype] < 4  # then complex numbers are computed in single precision
         is_complex = tensor.is_complex or any(self._reads_complex(r) for r in reads)
         op = len(self.builder.operations)
         (output,) = self.builder.add(
@@ -257,7 +257,7 @@ class _Decomposition:
     def _signature(self, reads: Sequence[Read]) -> str:
         """Signature of the operation added last: type, settings, and types and shapes of its inputs.
 
-        A part of a block that is not contiguous also has its strides, `f32[4,8]{16,1}`, because kernels take longer on it.
+        The strides of a part that is not contiguous are included, `f32[4,8]{16,1}`, because kernels take longer on it.
         """
         op = len(self.builder.operations) - 1
         given = []
@@ -269,7 +269,7 @@ class _Decomposition:
         return f"einsum.{self.builder.operations[op].op_type}({', '.join([*given, *settings, *dtype])})"
 
     def _strides(self, read: Read) -> str:
-        """`{16,1}`, the distance of neighbours in each dimension, if the input is not contiguous."""
+        """`{16,1}`, the strides of an input that is not contiguous; else empty."""
         block, shape = self.builder.tensors[read[0]][3], self._shape(read)
         strides, packed = _row_major(block), _row_major(shape)
         same = all(n == 1 or s == p for n, s, p in zip(shape, strides, packed, strict=True))
@@ -281,7 +281,7 @@ class _Decomposition:
         return 2 * max(size, 4) if tensor.is_complex else size
 
     def _copies(self, tensor: Tensor) -> bool:
-        """Whether the shards of an expression write memory. A squeezer does not; a complexer does if it changes types."""
+        """Whether the shards of an expression write memory: not for a squeezer, and for a complexer only if the type changes."""
         return tensor.kind != "squeezer" and (tensor.kind != "complexer" or ITEM_BYTES[self.dtype] < 4)
 
     def _settings(self, tensor: Tensor, shape: tuple[int, ...], index: tuple[int, ...]) -> tuple[Any, ...]:
@@ -304,11 +304,11 @@ class _Decomposition:
             tensor.value,
             tensor.above,
             row - column,
-        )  # the whole tensor's diagonal, in the block's own numbers
+        )  # the whole tensor's diagonal, relative to the block's
 
 
 def _op_type(tensor: Tensor) -> str:
-    """Kind of vertex (Doppler, appendix E.1)."""
+    """Doppler's name for the kind of operation (appendix E.1)."""
     if tensor.kind == "elementwise":
         if len(tensor.operands) == 1:
             return "input_elemwise"

@@ -1,4 +1,4 @@
-"""Runs a decomposed tensor program. Simulating one never imports torch."""
+"""Runs decomposed tensor programs. A simulation never imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def import_decomposed(
     program: TensorProgram, dtype: str, seed: int, recipe: Mapping[str, Any] | None = None
 ) -> Program:
-    """The program, with its graph and its executable."""
+    """Decompose a tensor program; returns its graph and executable."""
     parts = decompose(program, dtype)
     return Program(parts.graph, executable=EinsumExecutable(parts, dtype, seed, recipe or {}))
 
@@ -38,12 +38,12 @@ class EinsumExecutable:
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """Importer and options; empty for a program made in Python, which no other process can rebuild."""
+        """Importer and options; empty for a program written in Python, which no other process can rebuild."""
         return self._recipe
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Parts of blocks that other operations read, each with its block."""
+        """For each part of a block that other operations read, its block."""
         return self._views
 
     @property
@@ -62,7 +62,7 @@ class EinsumExecutable:
         return self._results
 
     def initial(self, seed: int | None = None) -> dict[int, torch.Tensor]:
-        """Values of the blocks of all inputs, on the CPU. The decomposition does not change the values of whole inputs."""
+        """Values of the blocks of all inputs, on the CPU; the same numbers for every decomposition."""
         import torch
 
         from placekit_einsum.kernels import initial_value
@@ -115,7 +115,7 @@ class EinsumExecutable:
         return run
 
     def view(self, tensor: int) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The function from a block to its part `tensor`, which shares the block's memory."""
+        """A function that takes a block, and returns its part `tensor` as a view."""
         _, region = self._decomposed.views[tensor]
         return lambda block: part(block, region)
 
@@ -124,7 +124,7 @@ class EinsumExecutable:
         return values[self._results[name]]
 
     def gather(self, values: Mapping[int, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The whole results by name, from the values of all their blocks."""
+        """Assemble the results from the values of their blocks; by name."""
         from placekit_einsum.kernels import put_together
 
         return {

@@ -13,7 +13,7 @@ from placekit_einsum.programs import build
 
 
 class EinsumImporter(Importer):
-    """A tensor program, decomposed."""
+    """Decomposes a tensor program."""
 
     name = "einsum"
     options_class = EinsumOptions

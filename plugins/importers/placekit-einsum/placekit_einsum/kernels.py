@@ -1,4 +1,4 @@
-"""The kernels of a decomposed tensor program, in torch."""
+"""Implements the kernels of a decomposed tensor program with torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BINARY: dict[str, Function] = {
 
 
 def compiled(kernel: Kernel, dtype: str, device: Any) -> Function:
-    """The computation of a kernel as a function of its inputs; `dtype` is the program's."""
+    """Make a function that computes a kernel from its inputs; `dtype` is the program's."""
     return _of_cuts(kernel.cuts, _of_whole(kernel, dtype, device))
 
 
@@ -53,7 +53,7 @@ def _of_whole(kernel: Kernel, dtype: str, device: Any) -> Function:
 
 
 def initial_value(tensor: Tensor, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """The value of a whole input."""
+    """The value of an input before it is split into blocks."""
     made = torch.float64 if dtype == torch.float64 else torch.float32
     if tensor.values == "ones":
         return torch.ones(tensor.shape, dtype=dtype)
@@ -74,14 +74,14 @@ def put_together(shape: Sequence[int], pieces: Sequence[tuple[Region, torch.Tens
 
 
 def _of_cuts(cuts: Sequence[Region | None], function: Function) -> Function:
-    """`function` applied to parts of its arguments, without copies."""
+    """A function that applies `function` to parts of its arguments, without copies."""
     if not any(cuts):
         return function
     return lambda *given: function(*(x if cut is None else part(x, cut) for x, cut in zip(given, cuts, strict=True)))
 
 
 def _elementwise(function: str, labels: tuple[str, ...], out: str, scale: float, shift: float) -> Function:
-    """Operands are permuted to the order of `out`; missing dimensions get size 1."""
+    """An element-wise kernel: it permutes operands to the order of `out`, and adds missing dimensions with size 1."""
     orders = [tuple(own.index(c) for c in out if c in own) for own in labels]
     missing = [tuple(i for i, c in enumerate(out) if c not in own) for own in labels]
 
@@ -106,7 +106,7 @@ def _elementwise(function: str, labels: tuple[str, ...], out: str, scale: float,
 
 
 def _reduction(function: str, labels: str, out: str) -> Function:
-    """The result is permuted to the order of `out`."""
+    """A reduction, whose result has the order of `out`."""
     dims = [i for i, c in enumerate(labels) if c not in out]
     left = [c for c in labels if c in out]
     order = tuple(left.index(c) for c in out)
@@ -125,7 +125,7 @@ def _reduction(function: str, labels: str, out: str) -> Function:
 
 
 def _fold(function: Function) -> Function:
-    """Aggregates any number of values, in their order; a single value is passed on."""
+    """A function that aggregates its arguments in their order; a single one is returned as it is."""
 
     def fold(first: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         for other in others:
@@ -139,7 +139,7 @@ def _fill(
     shape: tuple[int, ...], value: float, above: float | None = None, diagonal: int = 0, *, dtype: torch.dtype,
     device: Any,
 ) -> torch.Tensor:  # fmt: skip
-    """`diagonal`: how far the diagonal of the whole tensor is above the main diagonal of this block."""
+    """A block of a fill; the whole tensor's diagonal lies `diagonal` above the main diagonal of this block."""
     whole = torch.full(shape, value, dtype=dtype, device=device)
     if above is None:
         return whole

@@ -17,7 +17,7 @@ SIZES: dict[str, dict[str, int]] = {
     "llama_block": {"sequence": 4096, "embedding": 4096, "heads": 32},
     "llama_layer": {"sequence": 4096, "embedding": 4096, "heads": 32, "feed_forward": 11008},
 }
-"""The sizes of each program, and the paper's values (Doppler, appendix C)."""
+"""Default sizes of each program: the paper's values (Doppler, appendix C)."""
 
 
 class EinsumOptions(Options):

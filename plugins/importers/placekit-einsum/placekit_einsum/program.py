@@ -49,16 +49,18 @@ class Tensor:
 
     Attributes:
         name: unique in the program; names the meta-operation.
-        kind: kind of the expression; `function` is its function (`relu`, `add`, `max`, `complex`, ...).
-        operands: the tensors that it reads; `labels`: the letters of their dimensions, one string each.
+        kind: kind of the expression.
+        function: its function (`relu`, `add`, `max`, `complex`, ...).
+        operands: the tensors that it reads.
+        labels: for each operand, the letters of its dimensions.
         out: the letters of its own dimensions.
-        size: dimensions of the index space by letter: those of `out`, then the summed or reduced ones.
-        parts: number of equal parts that each dimension is split into.
+        size: sizes of all dimensions by letter: those of `out`, then the summed or reduced ones.
+        parts: by letter, the number of equal parts into which a dimension is split.
         shape: its own shape; differs from `size` only in the last dimension of a complexer.
-        is_complex: complex rather than real numbers.
+        is_complex: whether its numbers are complex.
         scale, shift: a function of one operand is f(scale * x + shift); for an input, `scale` is the scale of its values.
         values: how an input is initialised.
-        value, above: the values of a fill: on and below the diagonal of its last two dimensions, and above it.
+        value, above: of a fill: the value on and below the diagonal of its last two dimensions, and the value above it.
     """
 
     name: str
@@ -79,12 +81,12 @@ class Tensor:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """Blocks along each of its dimensions."""
+        """Number of blocks along each of its dimensions."""
         return tuple(self.parts.get(label, 1) for label in self.out)
 
     @property
     def reduced(self) -> str:
-        """The letters of its index space that are summed or reduced, and so not its own."""
+        """The letters of the dimensions that are summed or reduced."""
         return "".join(label for label in self.size if label not in self.out)
 
 
@@ -110,7 +112,7 @@ class TensorProgram:
         self, name: str, labels: str, shape: Sequence[int], *, parts: Mapping[str, int] | None = None,
         values: Values = "normal", scale: float = 1.0,
     ) -> Tensor:  # fmt: skip
-        """An input. `values` of an execution: normal with deviation `scale`, ones, or a rotary embedding [position, d].
+        """Add an input. Its values are normal with standard deviation `scale`, ones, or a rotary embedding [position, d].
 
         A rotary embedding (Su et al. 2021) holds cosine and sine of position / 10000^(2 r / d) at columns 2 r and 2 r + 1.
         """
@@ -137,7 +139,7 @@ class TensorProgram:
         self, name: str, function: str, spec: str, *operands: Tensor, parts: Mapping[str, int] | None = None,
         scale: float = 1.0, shift: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """An element-wise function of one operand, f(scale * x + shift), or of two operands, one of them perhaps broadcast."""
+        """Element-wise function of one operand, f(scale * x + shift), or of two, of which one may be broadcast."""
         if len(operands) not in (1, 2):
             raise ImporterError(f"{name!r} has {len(operands)} operands: an element-wise function takes one or two")
         known = UNARY if len(operands) == 1 else BINARY
@@ -163,7 +165,7 @@ class TensorProgram:
         return self._add(tensor, parts)
 
     def complexer(self, name: str, labels: str, x: Tensor, *, parts: Mapping[str, int] | None = None) -> Tensor:
-        """Pairs of real numbers in the last dimension as complex numbers, half as many; or complex numbers as real ones."""
+        """Turn pairs of real numbers in the last dimension into complex numbers, or complex numbers into such pairs."""
         self._check_own(name, x)
         function = "real" if x.is_complex else "complex"
         tensor = self._expression(name, "complexer", function, f"{labels}->{labels}", x)
@@ -200,7 +202,7 @@ class TensorProgram:
         self, name: str, labels: str, shape: Sequence[int], value: float = 0.0, *, above: float | None = None,
         parts: Mapping[str, int] | None = None,
     ) -> Tensor:  # fmt: skip
-        """A tensor of one value, with another value above the diagonal of its last two dimensions if given."""
+        """A tensor filled with `value`; with `above`, that value above the diagonal of its last two dimensions."""
         size = self._sizes(name, labels, [(labels, tuple(shape))])
         if above is not None and len(shape) < 2:
             raise ImporterError(f"fill {name!r} has {len(shape)} dimensions, and so no diagonal")
@@ -233,7 +235,7 @@ class TensorProgram:
         return found
 
     def _expression(self, name: str, kind: Kind, function: str, spec: str, *operands: Tensor) -> Tensor:
-        """An expression of `operands`, still without parts; the letters of `spec` must agree with the operands' shapes."""
+        """Check `spec` against the operands' shapes, and make the expression, without parts."""
         labels, out = self._split(name, spec, len(operands))
         self._check_own(name, *operands)
         size = self._sizes(name, spec, list(zip(labels, (x.shape for x in operands), strict=True)))
@@ -261,7 +263,7 @@ class TensorProgram:
                 raise ImporterError(f"operand {operand.name!r} of {name!r} belongs to another program")
 
     def _split(self, name: str, spec: str, operands: int) -> tuple[list[str], str]:
-        """Letters of the operands and of the result."""
+        """Split `spec` into the letters of each operand and of the result."""
         left, arrow, out = spec.replace(" ", "").partition("->")
         labels = left.split(",")
         if not arrow or len(labels) != operands:
@@ -271,7 +273,7 @@ class TensorProgram:
         return labels, out
 
     def _sizes(self, name: str, spec: str, operands: list[tuple[str, tuple[int, ...]]]) -> dict[str, int]:
-        """Size by letter."""
+        """Size of each letter. Raises ImporterError if operands disagree."""
         size: dict[str, int] = {}
         for letters in [part for part, _ in operands] + spec.replace(" ", "").replace("->", ",").split(","):
             if len(set(letters)) != len(letters) or not (letters == "" or (letters.isalpha() and letters.isascii())):
@@ -291,7 +293,7 @@ class TensorProgram:
         return size
 
     def _add(self, tensor: Tensor, parts: Mapping[str, int] | None) -> Tensor:
-        """Set the parts of `tensor`, and of inputs that it is the first to read."""
+        """Add a tensor: set its parts, and those of inputs that it is the first to read."""
         name = tensor.name
         if not isinstance(name, str) or not name or "\n" in name or name in self._by_name:
             raise ImporterError(f"tensor program {self.name!r} has a tensor {name!r}, or it is no name", "take another")

@@ -33,7 +33,7 @@ LLAMA: dict[tuple[str, int], Parts] = {
 """Parts of each step of the Llama programs, by program and number of devices.
 
 The paper does not say how its graphs are split. These parts give the paper's numbers of operations (182 and 229 for 4
-devices, 302 and 367 for 8). Among all decompositions that do, they were chosen by the makespan of ETF on p100x4 and v100x8.
+devices, 302 and 367 for 8). Of all decompositions with these numbers, they have the best makespan by ETF on p100x4 and v100x8.
 """
 
 

@@ -42,7 +42,7 @@ class PipeDreamOptions(Options):
 
 
 def is_graph_file(head: bytes) -> bool:
-    """Whether a file that begins with `head` may be a graph file: a zip whose first file is an array of numpy."""
+    """Whether a file that begins with `head` may be a graph file: a zip whose first file is a numpy array."""
     return re.match(rb"PK\x03\x04.{26}[^/]{1,200}\.npy", head, re.DOTALL) is not None
 
 
@@ -52,7 +52,7 @@ def is_json(head: bytes) -> bool:
 
 
 def is_doppler(head: bytes) -> bool:
-    """Whether a file that begins with `head` is Doppler's: a number, then a line of numbers and commas."""
+    """Whether a file that begins with `head` may be Doppler's: a number, then a line of numbers and commas."""
     return re.match(rb"(\xef\xbb\xbf)?[ \t]*\d+[ \t]*\r?\n[\d, \t]*(\r?\n|\Z)", head) is not None
 
 
@@ -67,13 +67,13 @@ def is_msr(head: bytes) -> bool:
 
 
 def is_pipedream(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a profile of PipeDream: its first line is a node's, as far as it goes."""
+    """Whether a file that begins with `head` is a profile of PipeDream: its first line is a node, which `head` may cut off."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\w+ -- [^\n]*( -- forward_compute_time=|\Z)", head) is not None
 
 
 @hookimpl
 def placekit_importers() -> list[ImporterComponent]:
-    """The formats."""
+    """The importers of this package."""
     return [
         ImporterComponent(
             name="file",

@@ -23,8 +23,8 @@ _NUMBER = re.compile(r"\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 class DopplerImporter(Importer):
     """One program, named like its file. Operation i of the file is `v<i>`; its costs are those in the file.
 
-    `flops` is the operation's computation, and the bytes of its only output are its communication. The file only counts the
-    graph's inputs, so they are not part of the graph. An edge that is listed twice is one edge.
+    `flops` is the operation's computation, and the bytes of its only output are its communication. Of the graph's
+    inputs, the file has only the ids, so they are not part of the graph. An edge that is listed twice is one edge.
     """
 
     name = "doppler"
@@ -106,7 +106,7 @@ class _Reader:
         return int(text)
 
     def ids(self, line: int, below: int) -> list[int]:
-        """The ids in a line, separated by commas; one more comma may follow the last."""
+        """The ids in a line, separated by commas; a comma may follow the last."""
         words = [w.strip() for w in self.lines[line - 1].split(",")]
         found = [self.whole(line, w) for w in (words[:-1] if words[-1] == "" else words)]
         unknown = next((i for i in found if i >= below), None)

@@ -9,7 +9,7 @@ from placekit_formats import FileOptions
 
 
 class FileImporter(Importer):
-    """A graph that was saved by `placekit graph export`; costs by the roofline, no executable."""
+    """A graph that `placekit graph export` saved. Its costs are estimated by the roofline; it cannot be run."""
 
     name = "file"
     options_class = FileOptions

@@ -1,4 +1,4 @@
-"""Importer `json`: placekit's own format for programs from anywhere. docs/formats.md describes it."""
+"""Importer `json`: placekit's own JSON format, in which any tool can write programs. docs/formats.md describes it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Part(BaseModel):
 
 
 class Output(_Part):
-    """One output tensor with more properties than its size."""
+    """An output tensor with a shape or a storage; others are only a number of bytes."""
 
     bytes: Bytes
     shape: list[Annotated[int, _Number, Field(ge=0, le=MAX_BYTES)]] = []
@@ -108,7 +108,7 @@ class Operation(_Part):
 
 
 class Document(_Part):
-    """The whole file; its operations are checked one by one, up to the first wrong one."""
+    """The whole file. Its operations are validated one by one later, so that only the first wrong one is reported."""
 
     format: Literal["placekit-program"]
     version: Annotated[Literal[1], BeforeValidator(_an_integer)]
@@ -119,7 +119,7 @@ class Document(_Part):
     operations: list[Any] = Field(min_length=1)
 
 
-_OF_KERNELS = {
+_NOT_OF_SOURCES = {
     "op_class": "a source has the class `source`",
     "flops": "a source computes nothing",
     "bytes_accessed": "a source reads and writes nothing",
@@ -138,7 +138,7 @@ class JsonImporter(Importer):
     def load(self) -> list[Program]:
         """The program. Raises ImporterError that names the file, the operation and the field."""
         path = self.options.path
-        return [_program(path, read_file(path, self.name, _parsed))]
+        return [_program(path, read_file(path, self.name, _parse))]
 
     @classmethod
     def write(cls, program: Program, path: Path) -> None:
@@ -146,18 +146,18 @@ class JsonImporter(Importer):
 
         If that fails, or if `load` would refuse the file, it raises ImporterError and writes nothing.
         """
-        data = _data(program)
+        data = _document(program)
         _program(f"cannot write {path}", data)
         try:
             content = json.dumps(data, indent=1).encode()
-            _parsed(content)
+            _parse(content)
             write_atomically(path, content)
         except (OSError, ValueError) as e:
             raise ImporterError(f"cannot write {path}: {getattr(e, 'strerror', None) or e}") from e
 
 
-def _parsed(content: bytes) -> Any:
-    """The data of a file, limited so that the models cannot find millions of mistakes. Raises ValueError."""
+def _parse(content: bytes) -> Any:
+    """Parse a file, and limit its size, so that validation cannot collect millions of errors. Raises ValueError."""
     data = parse_json(content)
     if isinstance(data, dict):
         if len(data) > MAX_MEMBERS:
@@ -171,18 +171,18 @@ def _parsed(content: bytes) -> Any:
 
 
 def _program(path: str, data: Any) -> Program:
-    """The program in a document's data. Raises ImporterError with a message that begins with `path`."""
+    """Build the program from a document's data. Raises ImporterError with a message that begins with `path`."""
     try:
         document = Document.model_validate(data)
     except ValidationError as e:
-        raise _explained(path, e) from None
+        raise _explain(path, e) from None
     operations: list[Operation] = []
     for i, operation in enumerate(document.operations):
         try:
             operations.append(Operation.model_validate(operation))
         except ValidationError as e:
             name = operation.get("name") if isinstance(operation, Mapping) else None
-            raise _explained(f"{path}: {_place(i, name)}", e) from None
+            raise _explain(f"{path}: {_place(i, name)}", e) from None
     with naming(path):
         return _Builder(path, document, operations).program()
 
@@ -226,9 +226,9 @@ class _Builder:
         """Add operation `i`. Returns its persistent bytes."""
         inputs = [self.tensor(i, t, "inputs") for t in op.inputs]
         if not op.kernel:
-            given = next((f for f in _OF_KERNELS if f in op.model_fields_set and getattr(op, f)), None)
+            given = next((f for f in _NOT_OF_SOURCES if f in op.model_fields_set and getattr(op, f)), None)
             if given is not None:
-                raise self.error(i, f"`kernel` is false, and it has {given}: {_OF_KERNELS[given]}")
+                raise self.error(i, f"`kernel` is false, and it has {given}: {_NOT_OF_SOURCES[given]}")
         written = self.sizes[self.first[i] : self.first[i + 1]]
         moved = op.bytes_accessed
         if moved is None:
@@ -261,7 +261,7 @@ class _Builder:
         return self.first[op] + k
 
     def costs(self) -> CostTable | None:
-        """The seconds of all kernels, on the same kinds of devices; None if no kernel has them."""
+        """The seconds of all kernels, which must be for the same kinds of devices; None if no kernel has any."""
         operations = self.operations
         known = next((op for op in operations if op.seconds), None)
         if known is None:
@@ -283,14 +283,14 @@ def _place(i: int, name: object) -> str:
     return f"operations[{i}]" + (f" ({name!r})" if isinstance(name, str) and name else "")
 
 
-def _explained(where: str, error: ValidationError) -> ImporterError:
-    """The first mistake in the part of the file at `where`."""
+def _explain(where: str, error: ValidationError) -> ImporterError:
+    """The error for the first mistake in the part of the file at `where`."""
     errors = error.errors(include_url=False)
     # if a value may have several forms, take the mistake in the form that fits best
     first = max((e for e in errors if e["loc"][:2] == errors[0]["loc"][:2]), key=lambda e: len(e["loc"]))
     said, location = first["msg"].removeprefix("Value error, "), list(first["loc"])
     said = "input should be an object" if first["type"] == "model_type" else said[:1].lower() + said[1:]
-    if location[:1] == ["attributes"]:  # pydantic names the forms, too
+    if location[:1] == ["attributes"]:  # without the names of the forms, which pydantic inserts
         location = location[:1] + location[1::2]
     elif location[:1] in (["outputs"], ["inputs"]):
         location = [x for x in location if isinstance(x, int) or x in ("outputs", "inputs", *Output.model_fields)]
@@ -301,8 +301,8 @@ def _explained(where: str, error: ValidationError) -> ImporterError:
     return mistake(where, f"{field + ': ' if field else ''}{said}{got}")
 
 
-def _data(program: Program) -> dict[str, Any]:
-    """The document of a program."""
+def _document(program: Program) -> dict[str, Any]:
+    """The data of a program's document."""
     g, costs = program.graph, program.costs
     data: dict[str, Any] = {"format": FORMAT, "version": VERSION, "name": g.name, "attributes": dict(g.attributes)}
     if program.cluster is not None:
@@ -331,7 +331,7 @@ def _operation(g: Graph, v: int) -> dict[str, Any]:
         "call": int(g.call[v]), "colocate": int(g.colocate[v]), "allowed": [a for a in g.allowed[v].split("|") if a],
         "outputs": outputs, "inputs": [_tensor(g, t) for t in g.inputs(v).tolist()],
     }  # fmt: skip
-    return data if data["kernel"] else {k: x for k, x in data.items() if k not in _OF_KERNELS}
+    return data if data["kernel"] else {k: x for k, x in data.items() if k not in _NOT_OF_SOURCES}
 
 
 def _tensor(g: Graph, t: int) -> Any:

@@ -1,4 +1,4 @@
-"""Importer `msr`: the JSON format of the graphs that Tarnawski et al. published; `write_placed` adds a placement to it.
+"""Importer `msr`: the JSON format of the graphs that Tarnawski et al. published; `write_placed` can add a placement.
 
 Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators (NeurIPS 2020); repository
 msr-fiddle/dnn-partitioning, whose README and `throughput-dp/dp.cpp` define the fields. The format is in docs/formats.md.
@@ -36,11 +36,12 @@ from placekit_formats.scanning import MAX_EDGES, MAX_OPERATIONS, JsonScanner
 
 ACCELERATOR, CPU, HOST = "accelerator", "cpu", "host"
 UNLIMITED_BYTES, UNLIMITED_RATE = 10**18, 1e30
-COST_TOLERANCE_MS = 1e-6  # costs of one node's edges that differ by less are one cost, as in dp.cpp
+COST_TOLERANCE_MS = 1e-6  # differences between the costs of a node's edges that dp.cpp ignores, too
 DEFAULT_RATE = 1e9  # bytes per second of transfers if no edge has a size
 _INTEGER = 2**63
 _TYPE = re.compile(r"[A-Za-z]+")
 Rule = tuple[Callable[[Any], bool], str]
+"""The test of a field, and what the field must be, for messages."""
 
 
 def _amount(most: float) -> Callable[[Any], bool]:
@@ -143,7 +144,7 @@ def write_placed(program: Program, devices: Sequence[str] | None, path: Path | s
 def placed_text(program: Program, devices: Sequence[str] | None = None, where: str = "the program") -> str:
     """The text that `write_placed` writes. Raises ImporterError that begins with `where`."""
     text = text_of(program, devices, where)
-    _Reader(where).read(io.BytesIO(text.encode())).program()  # refuses the figures that `load` would refuse
+    _Reader(where).read(io.BytesIO(text.encode())).program()  # raises for numbers that `load` would not accept
     return text
 
 
@@ -164,7 +165,7 @@ def placed_devices(path: str | Path) -> list[str | None]:
 
 
 def _check(path: str, where: str, data: Any, rules: Mapping[str, Rule]) -> None:
-    """Raise ImporterError that names file and field unless `data` is an object that keeps the rules."""
+    """Check the fields of `data`. Raises ImporterError that names the file and the field."""
     if type(data) is not dict:
         raise mistake(path, f"{where} is {data!r:.60}, not an object")
     for field, (test, must) in rules.items():
@@ -187,12 +188,12 @@ class _Reader:
         self.names: list[str | None] = []
         self.ids, self.color = array("q"), array("q")
         self.supported, self.backward, self.colored = bytearray(), bytearray(), bytearray()
-        self.latency, self.size = array("d"), array("d")  # latency: accelerator and CPU in turns
-        self.ends, self.edge = array("q"), array("d")  # source and target in turns; cost and size (-1: none) in turns
+        self.latency, self.size = array("d"), array("d")  # latency: accelerator, CPU, accelerator, ...
+        self.ends, self.edge = array("q"), array("d")  # source, target, ...; cost, size (-1: none), ...
         self.take_node: Callable[[int, Mapping[str, Any]], None] = self.node
 
     def read(self, file: BinaryIO) -> _Reader:
-        """Read the whole file; the reader itself. Raises ValueError or ImporterError."""
+        """Read the whole file; returns this reader. Raises ValueError or ImporterError."""
         scanner = JsonScanner(file)
         seen: list[str] = []
         for key in scanner.members():
@@ -217,7 +218,7 @@ class _Reader:
         return self
 
     def node(self, i: int, node: Mapping[str, Any]) -> None:
-        """Keep the fields of a node."""
+        """Check a node, and append its fields to the columns."""
         _check(self.path, f"nodes[{i}]", node, _NODE)
         color = node.get("colorClass")
         self.ids.append(node["id"])
@@ -231,7 +232,7 @@ class _Reader:
         self.size.append(node["size"])
 
     def take_edge(self, i: int, edge: Mapping[str, Any]) -> None:
-        """Keep the fields of an edge."""
+        """Check an edge, and append its fields to the columns."""
         _check(self.path, f"edges[{i}]", edge, _EDGE)
         size = edge.get("size")
         self.ends.append(edge["sourceId"])
@@ -240,7 +241,7 @@ class _Reader:
         self.edge.append(-1 if size is None else size)
 
     def program(self) -> Program:
-        """The program of what was read. Raises ImporterError."""
+        """Build the program from the columns. Raises ImporterError."""
         if not self.names:
             raise mistake(self.path, "nodes is empty: it must have at least one node")
         source, target = self.edges()
@@ -282,7 +283,7 @@ class _Reader:
         return found[:, 0], found[:, 1]
 
     def outputs(self, source: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-        """[n] seconds and [n] bytes (-1: not given) of each node's output, and the number of nodes whose edges disagree.
+        """[n] seconds and [n] bytes (-1: not given) of each node's output, and how many nodes have edges of different sizes.
 
         Raises ImporterError if edges of one node have different costs.
         """
@@ -312,7 +313,7 @@ class _Reader:
         persistent: NDArray[np.int64],
         several: int,
     ) -> Graph:
-        """The graph, which still has to be validated."""
+        """Build the graph, without validation; `several` nodes have edges of different sizes."""
         n = len(self.names)
         pairs = np.unique(target * n + source)  # an edge that is listed twice is one edge
         producers = np.unique(source)
@@ -364,7 +365,7 @@ class _Reader:
         return names, {"node_name": Labels.of(given)}
 
     def colocate(self) -> NDArray[np.int32]:
-        """[n] colour classes: their numbers if these are 0 to 2^31 - 1, else numbers from 0."""
+        """[n] colour class of each node, renumbered if the file's numbers are not within 0 to 2^31 - 1; -1 for none."""
         color = np.frombuffer(self.color, np.int64)
         colored = np.frombuffer(self.colored, np.bool_)
         found = color[colored]

@@ -1,4 +1,4 @@
-"""Programs as text in the format of importer `msr`."""
+"""Writes programs as text in the format of importer `msr`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placekit_formats.reading import mistake
 
 
 def text_of(program: Program, devices: Sequence[str] | None, where: str) -> str:
-    """The program, with member `device` for each node if `devices` has the names. Raises ImporterError at `where`."""
+    """The program as text; `devices` adds member `device` to each node. Raises ImporterError that begins with `where`."""
     graph, costs, cluster = program.graph, program.costs, program.cluster
     if costs is None or cluster is None:
         lacks = " and ".join(what for what, x in (("seconds", costs), ("machine", cluster)) if x is None)
@@ -39,7 +39,7 @@ def text_of(program: Program, devices: Sequence[str] | None, where: str) -> str:
 
 
 def _kinds(cluster: Cluster, costs: CostTable, where: str) -> tuple[str, str]:
-    """The kinds of accelerators and of CPUs whose seconds are written; one kind twice if the machine has only that."""
+    """The kind of accelerators and the kind of CPUs whose seconds are written; the same one twice if there is no other."""
     found: list[str] = []
     for kind_type, what in (("gpu", "accelerators"), ("cpu", "CPUs")):
         kinds = [k for k in cluster.kind_names if cluster.kinds[k].type == kind_type]
@@ -59,7 +59,7 @@ def _kinds(cluster: Cluster, costs: CostTable, where: str) -> tuple[str, str]:
 
 
 def _check_operations(graph: Graph, cluster: Cluster, kinds: tuple[str, str], where: str) -> None:
-    """Raise ImporterError for an operation with several outputs, or one that must not run on the machine's CPUs."""
+    """Raise ImporterError for an operation of which several outputs are read, or that may not run on the machine's CPUs."""
     read = np.bincount(graph.tensor_producer[np.unique(graph.input_tensor)], minlength=graph.n)
     several = np.flatnonzero(read > 1)
     if len(several):
@@ -130,10 +130,10 @@ def _ids(graph: Graph) -> NDArray[np.int64]:
 
 
 def _one_hop_s(graph: Graph, cluster: Cluster) -> NDArray[np.float64]:
-    """[n] seconds that the output of each operation takes from an accelerator to the host, for graphs that do not say it.
+    """[n] seconds of each operation's output from an accelerator to the host, for graphs without column `transfer_s`.
 
-    They are those of the route from the first accelerator to the first CPU; without CPUs, half of those from accelerator to
-    accelerator, which are two hops.
+    The route is that from the first accelerator to the first CPU. Without CPUs, it is half of a route between accelerators,
+    which has two hops.
     """
     types = [cluster.kinds[k].type for k in cluster.device_kind]
     gpus, cpus = ([d for d, t in enumerate(types) if t == kind] for kind in ("gpu", "cpu"))
@@ -147,7 +147,7 @@ def _one_hop_s(graph: Graph, cluster: Cluster) -> NDArray[np.float64]:
 
 
 def milliseconds(seconds: float) -> float:
-    """Milliseconds that the importer reads as just these seconds, with few digits where there is a choice."""
+    """Milliseconds that the importer reads as exactly these seconds, with few digits if possible."""
     near = seconds * 1e3
     choice = float(f"{near:.15g}"), near, math.nextafter(near, math.inf), math.nextafter(near, 0)
     return next((x for x in choice if x / 1e3 == seconds), near)

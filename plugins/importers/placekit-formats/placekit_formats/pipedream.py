@@ -49,9 +49,9 @@ class PipeDreamImporter(Importer):
     """One program, named like its file: a forward and a backward operation per node, on the authors' machine.
 
     - `NODE` and `NODE.backward` share a device. They take the profile's milliseconds on kind `v100`.
-    - A forward operation has one output of `activation_size` bytes. The backward operation reads it, and what the forward
-      operation read: so activations are kept until then. It also reads the gradients from the backward operations of its
-      successors, and writes a gradient for each predecessor, of the predecessor's activation size.
+    - A forward operation has one output of `activation_size` bytes. The backward operation reads this output, and the inputs
+      of the forward operation, so activations are kept until then. It also reads the gradients that the backward operations
+      of its successors write, and writes a gradient of the activation's size for each predecessor.
     - A node without predecessors, backward time and parameters, such as the input, has no backward operation; in a profile
       without any backward time no node has one.
     - `parameter_size` is persistent. The file has no gradients of parameters and no optimiser state.
@@ -92,7 +92,7 @@ class _Reader:
         self.types: dict[str, int] = {}
         self.descriptions: dict[str, int] = {}
         self.type, self.description, self.stage = array("i"), array("i"), array("i")
-        self.ms = array("d")  # forward and backward in turns
+        self.ms = array("d")  # forward, backward, forward, ...
         self.activation, self.parameter = array("q"), array("q")
         self.source, self.target = array("q"), array("q")
 
@@ -100,7 +100,7 @@ class _Reader:
         return mistake(f"{self.path}, line {self.line}", problem, hint)
 
     def read(self, file: BinaryIO) -> _Reader:
-        """Read the whole file; the reader itself. Raises ValueError or ImporterError."""
+        """Read the whole file; returns this reader. Raises ValueError or ImporterError."""
         for self.line, text in enumerate(lines(file), 1):
             if text.startswith("\t"):
                 self.edge(text)
@@ -111,7 +111,7 @@ class _Reader:
         return self
 
     def node(self, text: str) -> None:
-        """Keep the fields of a node."""
+        """Check a node, and append its fields to the columns."""
         match = _NODE.fullmatch(text.rstrip())
         if match is None:
             raise self.malformed(text)
@@ -135,7 +135,7 @@ class _Reader:
         self.stage.append(-1 if stage is None else int(stage))
 
     def malformed(self, text: str) -> ImporterError:
-        """What is wrong with a line that is no node."""
+        """The error for a line that is not a node."""
         form = "node -- description -- " + ", ".join(f"{f}=..." for f in _FIELDS)
         parts = text.split(" -- ")
         if " " in text[:1] and len(parts) == 2:
@@ -183,7 +183,7 @@ class _Reader:
         self.target.append(target)
 
     def program(self) -> Program:
-        """The program of what was read. Raises ImporterError."""
+        """Build the program from the columns. Raises ImporterError."""
         n = len(self.index)
         pairs = np.unique(np.frombuffer(self.target, np.int64) * n + np.frombuffer(self.source, np.int64))
         source, target = pairs % n, pairs // n
@@ -191,7 +191,7 @@ class _Reader:
         parameter = np.frombuffer(self.parameter, np.int64)
         back = np.bincount(target, minlength=n).astype(np.bool_) | (ms[:, 1] > 0) | (parameter > 0)
         back &= bool(ms[:, 1].any())
-        nodes = np.flatnonzero(back)[::-1]  # of the backward operations, in their order
+        nodes = np.flatnonzero(back)[::-1]  # nodes with a backward operation, in the order of these operations
         op_s = np.concatenate([ms[:, 0], ms[nodes, 1]])[:, None] / 1e3
         costs = CostTable((KIND,), op_s, np.ones(op_s.shape, np.bool_))
         graph = self.graph(source, target, nodes, parameter, len(self.source) - len(pairs))
@@ -200,7 +200,7 @@ class _Reader:
         return Program(graph, costs, machine())
 
     def graph(self, source: Array, target: Array, nodes: Array, parameter: Array, repeated: int) -> Graph:
-        """The graph of distinct edges and of the `nodes` that have backward operations; it still has to be validated."""
+        """Build the graph, without validation, from distinct edges; `nodes` have backward operations."""
         n, ops = len(self.index), np.concatenate([np.arange(len(self.index)), nodes])
         backward = np.arange(len(ops)) >= n
         producer, size, inputs = self.dataflow(source, target, nodes)
@@ -254,7 +254,10 @@ class _Reader:
         back = np.full(n, -1)
         back[nodes] = n + np.arange(len(nodes))  # number of each node's backward operation
         both = (back[source] >= 0) & (back[target] >= 0)
-        to, by = source[both], target[both]  # nodes that a gradient goes to, and whose backward operation writes it
+        to, by = (
+            source[both],
+            target[both],
+        )  # of each gradient: the node that it is for, and the node that writes it
         order = np.lexsort((to, back[by]))
         to, by = to[order], by[order]
         saved = back[target] >= 0

@@ -1,4 +1,4 @@
-"""The common part of the formats: a file as text, and errors that name it."""
+"""What the formats share: reading a file, and errors that name it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_TOTAL = 2**62  # per graph: sums of 64-bit columns must not overflow
 
 
 def mistake(path: str, problem: str, hint: str = HINT) -> ImporterError:
-    """The error for a problem with the file."""
+    """The error for a problem with the file at `path`."""
     return ImporterError(shortened(f"{path}: {problem}"), shortened(hint))
 
 
 def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
-    """The result of `parse` on the importer's file. Turns ValueErrors of `parse` into ImporterErrors that name the file."""
-    _named(path, importer)
+    """Parse the importer's file, as a whole. ValueErrors of `parse` become ImporterErrors that name the file."""
+    _require_path(path, importer)
     with reading(path, ImporterError, "program", HINT):
         data = read_bytes(Path(path))
         if not data.strip():
@@ -31,20 +31,20 @@ def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
 
 
 def scan_file(path: str, importer: str, scan: Callable[[BinaryIO], T]) -> T:
-    """The result of `scan`, which reads the importer's file piece by piece (scanning.py). Errors are those of `read_file`."""
-    _named(path, importer)
+    """As `read_file`, but `scan` reads the file piece by piece (scanning.py)."""
+    _require_path(path, importer)
     with reading(path, ImporterError, "program", HINT), Path(path).open("rb") as file:
         return scan(file)
 
 
-def _named(path: str, importer: str) -> None:
+def _require_path(path: str, importer: str) -> None:
     if not path:
         raise ImporterError(f"importer {importer!r} needs a file", "give importer.path=FILE")
 
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Turn any problem that the core finds in the program into an error that names the file."""
+    """Turn any error of the core about the program into an ImporterError that names the file."""
     try:
         yield
     except ImporterError:

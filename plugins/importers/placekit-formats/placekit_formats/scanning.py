@@ -1,7 +1,7 @@
-"""Files of any size, read piece by piece: JSON value by value, text line by line.
+"""Reads large files piece by piece: JSON value by value, text line by line.
 
-The formats of `reading.py` are read whole, up to 64 MiB. Here only one piece of the file is in memory at a time, so the file
-may have `MAX_FILE_BYTES`; what a reader keeps of it is limited by the reader. Both scanners raise ValueError.
+`reading.read_file` reads whole files, up to 64 MiB. Here only one piece of the file is in memory at a time, so the file may
+have up to `MAX_FILE_BYTES`; a reader itself limits how much it keeps. Both scanners raise ValueError.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 MAX_FILE_BYTES = 2**30
 MAX_PIECE = 2**20  # characters of one value of a list in JSON, bytes of one line of text
 MAX_MEMBERS = 100  # at the top level of JSON; the formats have fewer than ten
-MAX_OPERATIONS, MAX_EDGES = 2**22, 2**24  # as many operations as a graph file holds
+MAX_OPERATIONS, MAX_EDGES = 2**22, 2**24  # a graph file holds as many
 _CHUNK = 2**20
 _SPACE = re.compile(r"[ \t\n\r]*")
 
@@ -36,12 +36,16 @@ class JsonScanner:
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._decode = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_no_constant).raw_decode
-        self._text, self._at, self._ended = "", 0, False  # what is in memory, and how far it has been used
+        self._text, self._at, self._ended = (
+            "",
+            0,
+            False,
+        )  # characters in memory, how many of them are consumed, end of file
         self._size = 0  # bytes read so far
-        self._line = self._column = 1  # place of the first character in memory
+        self._line = self._column = 1  # line and column of the first character in memory
 
     def members(self) -> Iterator[str]:
-        """Names of the members of the file's object; use `value` or `elements` to read the value of each."""
+        """Names of the members of the file's object; call `value` or `elements` after each to read its value."""
         if not self._peek():
             raise ValueError("it is empty")
         if self._peek() != "{":
@@ -96,26 +100,26 @@ class JsonScanner:
                     raise ValueError(self._wrong(problem[:1].lower() + problem[1:])) from None
             except _WrongError as e:
                 raise ValueError(self._wrong(str(e))) from None
-            except ValueError:  # Python converts no longer ones
+            except ValueError:  # Python converts only shorter ones
                 raise ValueError(self._wrong("a number has more than 4300 digits")) from None
             else:
-                # a number may go on behind the end of what is in memory, which may be `1`, `1.`, `1e` or `1e-`
+                # a number at the end of the characters in memory (`1`, `1.`, `1e` or `1e-`) may go on in the file
                 used = end - self._at
                 if end + 2 < len(self._text) or not self._grow(used):
                     self._at += used
                     return value
 
     def _grow(self, used: int) -> bool:
-        """Read on if the value that begins here may have more than what was `used`; whether there was more.
+        """Read more of the file because the value that begins here may go on; returns whether there was more.
 
-        Raises ValueError if `used` characters are too many for a value.
+        Raises ValueError if its first `used` characters are too many for a value already.
         """
         if used > MAX_PIECE:
             raise ValueError(self._wrong(f"a value has more than {MAX_PIECE:,} characters"))
         return len(self._text) - self._at <= MAX_PIECE and self._read()
 
     def _read(self) -> bool:
-        """Whether there was more to read."""
+        """Read the next piece into memory; returns whether there was one."""
         if self._ended:
             return False
         data = self._file.read(_CHUNK)
@@ -132,7 +136,7 @@ class JsonScanner:
         return not self._ended
 
     def _peek(self) -> str:
-        """The next character that is no space, "" at the end of the file."""
+        """The next character that is not a space; "" at the end of the file."""
         while True:
             match = _SPACE.match(self._text, self._at)
             assert match is not None
@@ -160,7 +164,7 @@ class JsonScanner:
 
 
 def lines(file: BinaryIO) -> Iterator[str]:
-    """The lines of a text in UTF-8, without their ends."""
+    """The lines of a UTF-8 file, without their line ends."""
     size, number = 0, 0
     while data := file.readline(MAX_PIECE + 1):
         number += 1
@@ -177,7 +181,7 @@ def lines(file: BinaryIO) -> Iterator[str]:
 
 
 class _WrongError(ValueError):
-    """JSON that may be read, but holds a mistake."""
+    """Valid syntax with a mistake: a repeated member or a constant that JSON lacks."""
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

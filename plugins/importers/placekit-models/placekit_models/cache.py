@@ -1,8 +1,8 @@
-"""The keys and values that attention keeps: buffers of the attention modules, updated in place.
+"""The key-value cache of attention, as buffers of the attention modules that are updated in place.
 
 transformers calls `Cache.update(keys, values, layer)` in every attention module. Here each layer's cache writes to two buffers
-of that module, `key_cache` and `value_cache` [batch, heads, tokens, width], which so are persistent bytes of the layer, and
-stay on its device. A layer with a sliding window keeps the tokens of the window, as a ring.
+of that module, `key_cache` and `value_cache` [batch, heads, tokens, width]. So they count as persistent bytes of the layer, and
+stay on its device. A layer with a sliding window keeps only the window's tokens, in a ring buffer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DummyLayer, Encoder
 
 from placekit_core import ImporterError
 
-Place = tuple[bool, int]
-"""Whether it is cross-attention, and the layer."""
+LayerKey = tuple[bool, int]
+"""Whether an attention module is cross-attention, and its layer."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """The shape of what a layer keeps of one token of one sequence: heads, and widths of keys and values."""
+    """What a layer caches of one token: number of heads, and widths of a key and a value."""
 
     heads: int
     key: int
@@ -33,21 +33,21 @@ class Kept:
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Base of layers: what transformers asks besides `update`."""
+    """Base of the layers of a cache: the methods that transformers calls besides `update`."""
 
     def __init__(self, past: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.past, self.is_initialized = past, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: buffers exist beforehand."""
+        """Does nothing: the buffers exist already."""
 
     def get_seq_length(self) -> int:
         """Number of tokens before this step."""
         return self.past
 
     def get_max_length(self) -> int:
-        """No maximum."""
+        """-1: no maximum."""
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -56,7 +56,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class _Recorder(_Layer):  # type: ignore[no-untyped-call]
-    """Notes the shapes of keys and values, and keeps nothing."""
+    """Records the shapes of keys and values, and caches nothing."""
 
     kept: Kept | None = None
 
@@ -66,7 +66,7 @@ class _Recorder(_Layer):  # type: ignore[no-untyped-call]
 
 
 class _Buffers(_Layer):  # type: ignore[no-untyped-call]
-    """Writes to the buffers of a module; `slot` is where the next token goes, None if the cache is filled from the start."""
+    """Writes to the buffers of `owner`: the new token at its `cache_slot` if the cache is `filled`, else all from the start."""
 
     def __init__(self, owner: torch.nn.Module, past: int, filled: bool) -> None:
         self.owner, self.filled = owner, filled
@@ -103,11 +103,11 @@ class _Buffers(_Layer):  # type: ignore[no-untyped-call]
         return (self.keys, self.values) if self.filled else (key_states, value_states)
 
 
-def record(model: Any, inputs: Mapping[str, Tensor], argument: str, crossed: bool) -> dict[Place, Kept]:
-    """What each layer keeps of a token, found by a pass of a model on the meta device, which computes nothing.
+def record(model: Any, inputs: Mapping[str, Tensor], argument: str, crossed: bool) -> dict[LayerKey, Kept]:
+    """Find what each layer caches of a token, by a forward pass on the meta device, which computes nothing.
 
-    `inputs` are on the meta device, too, `argument` is the one that takes a cache; `crossed` says whether there is
-    cross-attention.
+    `model` and `inputs` are on the meta device; `argument` names the parameter that takes a cache; `crossed` says whether
+    there is cross-attention.
     """
     own = Cache(layer_class_to_replicate=_Recorder)
     cross = Cache(layer_class_to_replicate=_Recorder)
@@ -125,23 +125,23 @@ def record(model: Any, inputs: Mapping[str, Tensor], argument: str, crossed: boo
 
 
 def windows(config: Any) -> list[int | None]:
-    """For each layer of the decoder, the number of last tokens that it attends to; None for all."""
+    """For each layer of the decoder, the size of its sliding window in tokens; None without one."""
     try:
         _, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-    except AttributeError:  # a configuration without layers of types
+    except AttributeError:  # a configuration without types of layers
         return []
     return [each.get("sliding_window") for each in options]
 
 
-def attach(model: Any, kept: Mapping[Place, Kept], *, batch: int, context: int, source: int, filled: bool) -> Any:
+def attach(model: Any, kept: Mapping[LayerKey, Kept], *, batch: int, context: int, source: int, filled: bool) -> Any:
     """Give attention modules their buffers, and return the cache that writes to them.
 
-    Self-attention keeps `context` tokens, cross-attention `source`. If `filled`, they are there already, the new token is
-    the last of `context`, and cross-attention is not computed again.
+    Self-attention has buffers for `context` tokens, cross-attention for `source`. With `filled`, all but the last of them
+    are there already, and cross-attention is not computed again.
     """
     owners = dict(_owners(model))
     window = windows(model.config)
-    fresh = torch.empty if any(map(is_fake, model.parameters())) else torch.zeros  # traced, it takes no memory
+    fresh = torch.empty if any(map(is_fake, model.parameters())) else torch.zeros  # fake tensors take no memory
     layers: dict[bool, dict[int, Any]] = {False: {}, True: {}}
     for (cross, i), shape in kept.items():
         owner = owners.get((cross, i))
@@ -165,8 +165,8 @@ def _cache(layers: Mapping[int, Any]) -> Cache:
     return Cache(layers=[layers.get(i) or empty for i in range(max(layers) + 1)])
 
 
-def _owners(model: Any) -> Iterator[tuple[Place, torch.nn.Module]]:
-    """The attention modules of the decoder: those that know their layer."""
+def _owners(model: Any) -> Iterator[tuple[LayerKey, torch.nn.Module]]:
+    """The attention modules of the decoder, which have the number of their layer."""
     decoder = model.get_decoder() if model.config.is_encoder_decoder else model
     for path, module in decoder.named_modules():
         layer = getattr(module, "layer_idx", None)

@@ -1,4 +1,4 @@
-"""Finds the configuration of a model: on disk, in this package, in the local cache of Hugging Face. Never on the network."""
+"""Finds the configuration of a model on disk, in this package or in Hugging Face's local cache; never on the network."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from placekit_core import ImporterError, parse_json, read_bytes, reading
 from placekit_models.extras import library
 from placekit_models.shipped import shipped
 
-_NOTE = "_note"  # member of a shipped file that says which model has this shape
+_NOTE = "_note"  # member of the files in this package: which model the configuration is of
 
 
 def find(name: str, prefix: str) -> dict[str, Any]:
     """The configuration of a model, from the first place that has one. Raises ImporterError if none has.
 
     `name` is a folder with a `config.json`, such a file, or the model's name: `ORGANISATION/MODEL`, with `/PART` for a part
-    in a folder of its own. The organisation may be left out for models whose configuration is in this package.
+    that has its own folder. `MODEL` alone is enough for the configurations in this package.
     """
     path = Path(name).expanduser()
     file = path / "config.json" if os.path.isdir(path) else path
@@ -51,7 +51,7 @@ def find(name: str, prefix: str) -> dict[str, Any]:
 
 
 def _cached(name: str, prefix: str) -> Path | None:
-    """The file in the local cache of Hugging Face, where earlier downloads are; None if there is none."""
+    """The file in Hugging Face's local cache of earlier downloads, or None."""
     organisation, _, rest = name.partition("/")
     model, _, part = rest.partition("/")
     if not model:
@@ -65,7 +65,7 @@ def _cached(name: str, prefix: str) -> Path | None:
 
 
 def _is_a_models(data: dict[str, Any]) -> bool:
-    """Whether a configuration is that of a model; a run of placekit has a `config.json`, too."""
+    """Whether a `config.json` is of a model; a run directory of placekit has one, too."""
     return "model_type" in data or "_class_name" in data
 
 

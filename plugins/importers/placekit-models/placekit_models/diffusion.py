@@ -15,11 +15,11 @@ from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
 
 _TOKENS = 77
-"""Tokens of a prompt, as CLIP's text encoder gives them."""
+"""Tokens of a prompt that CLIP's text encoder outputs."""
 
 
 def network(asked: Asked, source: str) -> Network:
-    """The network that `diffusers:NAME` names: one U-Net that takes noisy samples and times. Raises ImporterError."""
+    """The network `diffusers:NAME`: a U-Net, which takes noisy samples and time steps. Raises ImporterError."""
     diffusers = library("diffusers", source)
     data = configurations.find(asked.name, source)
     kind = str(data.get("_class_name"))
@@ -38,10 +38,10 @@ def network(asked: Asked, source: str) -> Network:
 
 
 def _step(cls: Any, data: dict[str, Any], asked: Asked, mode: Mode) -> Step:
-    """One evaluation of the network, or a step of training it to predict the noise (mean squared error, AdamW)."""
+    """One evaluation of the network, or a training step in which it learns to predict noise (mean squared error, AdamW)."""
     dtype = getattr(torch, asked.dtype or "float32")
     model = cls.from_config(data)
-    torch.nn.Module.to(model, dtype)  # the class's own method warns without a reason
+    torch.nn.Module.to(model, dtype)  # the class's own method prints a needless warning
     config = model.config
     size = config.sample_size or 64
     height, width = size if isinstance(size, list | tuple) else (size, size)

@@ -13,7 +13,7 @@ from placekit_models.options import Asked
 
 
 def network(asked: Asked, source: str) -> Network:
-    """The network of a factory, which is called with the options that its parameters name. Raises ImporterError."""
+    """The network that a factory builds. The factory gets the options for which it has parameters. Raises ImporterError."""
     file, _, attribute = asked.name.rpartition(":")
     path = Path(file).expanduser()
     if not path.is_file():

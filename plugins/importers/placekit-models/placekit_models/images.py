@@ -15,13 +15,13 @@ from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
 
 _KINDS = ("segmentation", "video", "optical_flow", "detection", "quantization")
-"""Modules of torchvision.models with other networks than classifiers of images."""
+"""Modules of torchvision.models whose networks are not image classifiers."""
 _FRAMES = 16
-"""Images of a video: as many as the networks of torchvision were trained with."""
+"""Frames of a video, as in the training of torchvision's networks."""
 
 
 def network(asked: Asked, source: str) -> Network:
-    """The network that `timm:NAME` or `torchvision:NAME` names. Raises ImporterError."""
+    """The network `timm:NAME` or `torchvision:NAME`. Raises ImporterError."""
     for option, value in (("context", asked.context), ("weights", asked.weights)):
         if value is not None:
             raise ImporterError(f"{source}:{asked.name} has no {option}", f"leave out {option}=")
@@ -68,7 +68,7 @@ def _timm(timm: Any, asked: Asked, mode: Mode) -> Step:
 
 
 def _size(asked: Asked, timm: Any) -> dict[str, int]:
-    """The size of images, for networks whose constructor needs it."""
+    """The argument with the size of images, for networks whose constructor needs it."""
     takes = inspect.signature(timm.model_entrypoint(asked.name)).parameters
     if asked.image is None or not timm.list_models(asked.name) or "kwargs" not in takes:
         return {}
@@ -77,14 +77,14 @@ def _size(asked: Asked, timm: Any) -> dict[str, int]:
 
 @functools.cache
 def _has_positions(timm: Any, name: str) -> bool:
-    """Whether the network is made for one size of images, such as a vision transformer."""
+    """Whether the network is built for one size of images, as vision transformers are."""
     with torch.device("meta"):
         return hasattr(timm.create_model(name, pretrained=False), "patch_embed")
 
 
 def _torchvision(models: Any, kind: str, asked: Asked, mode: Mode) -> Step:
     weights = models.get_model_weights(asked.name)
-    best = next(iter(weights), None)  # says the size of images; its weights are not loaded
+    best = next(iter(weights), None)  # it has the size of images; its weights are not loaded
     preset = best.transforms() if best is not None else None
     sizes = [getattr(preset, each, None) for each in ("crop_size", "resize_size")]
     size = asked.image or next((each[0] for each in sizes if each), 224)
@@ -103,7 +103,7 @@ def _torchvision(models: Any, kind: str, asked: Asked, mode: Mode) -> Step:
 
 
 def _step(model: Any, shape: tuple[int, ...], classes: int, asked: Asked, mode: Mode) -> Step:
-    """Inference, or a step with the mean cross-entropy of the classes and SGD with momentum."""
+    """Inference, or a training step with cross-entropy over the classes and SGD with momentum."""
     dtype = getattr(torch, asked.dtype or "float32")
     model = model.to(dtype)
     images = torch.randn(shape, dtype=dtype)
@@ -114,7 +114,7 @@ def _step(model: Any, shape: tuple[int, ...], classes: int, asked: Asked, mode: 
 
 
 def _cross_entropy(output: Any, targets: torch.Tensor) -> torch.Tensor:
-    """Of the first output, and of auxiliary ones with the weight that Inception and GoogLeNet have in their papers."""
+    """The loss of the first output, plus 0.3 times that of auxiliary outputs, as in the papers of Inception and GoogLeNet."""
     if isinstance(output, torch.Tensor):
         return torch.nn.functional.cross_entropy(output, targets)
     first, *others = [o for o in output if o is not None]

@@ -33,7 +33,7 @@ class ModelImporter(Importer):
     def load(self) -> list[Program]:
         """One program, named after the network and the mode. Raises ImporterError.
 
-        For a model by name, nothing is read from the network; a function of the user's may do as it likes.
+        Models by name never use the internet; a user's function may.
         """
         own = split(self.options.model)[0] == "file"
         with contextlib.nullcontext() if own else offline():
@@ -58,7 +58,7 @@ class ModelImporter(Importer):
 
 
 def split(model: str) -> tuple[str, str]:
-    """The prefix of a name and the rest; `file` for FILE.py:FACTORY. Raises ImporterError that says what exists."""
+    """Split a model into its prefix and the rest; the prefix of FILE.py:FACTORY is `file`. Raises ImporterError with a hint."""
     known = ", ".join([*(f"{p}:NAME" for p in SOURCES), "FILE.py:FACTORY", "FILE.onnx"])
     if not model:
         raise ImporterError("no model is named", f"give model=NAME: {known}")

@@ -24,18 +24,20 @@ from placekit_models.options import Asked
 from placekit_models.quantized import quantise, stored_bits
 
 CONTEXT = 2048
-"""Tokens of a sequence, if neither the user nor the network asks for fewer."""
+"""Default number of tokens in a sequence, for networks that take as many."""
 _LIMITS = ("max_position_embeddings", "max_target_positions", "n_positions", "max_sequence_length")
-_UNMASKED = "placekit"  # attention whose keys are all seen, so that transformers makes no mask for it
+_UNMASKED = "placekit"  # name of an attention that sees all keys, for which transformers makes no mask
 
 
 @dataclass
 class _Model:
-    """A class of transformers with its configuration, and what is asked of it.
+    """Builds a step of one class of transformers.
 
     Attributes:
-        generates: it writes text token by token; `crossed`: from the output of an encoder.
+        generates: whether it generates text, token by token.
+        crossed: whether it has an encoder, to whose output the decoder attends.
         context: tokens per sequence.
+        bits: bits per stored weight of quantised linear layers, or None.
     """
 
     config: Any
@@ -48,14 +50,14 @@ class _Model:
     bits: int | None
 
     def make(self) -> Step:
-        """The step."""
+        """Build the step."""
         model = self._build(self.dtype)
         if self.bits is not None:
             quantise(model, self.bits)
         if self.mode == "train":
             inputs = self._inputs() | self._labels()
             if self.generates and getattr(model, "loss_type", "") is None:
-                model.loss_type = "ForCausalLM"  # what transformers takes then, too, with a warning
+                model.loss_type = "ForCausalLM"  # the default of transformers, which warns
             model.__class__ = _subclass(type(model), _loss)
             return Step(model, inputs, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-4))
         if self.mode == "inference":
@@ -68,7 +70,7 @@ class _Model:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of weights and of inputs that are numbers."""
+        """Type of weights and of floating-point inputs."""
         dtype: torch.dtype = getattr(
             torch, self.asked.dtype or str(self.config.dtype or "float32").removeprefix("torch.")
         )
@@ -96,7 +98,7 @@ class _Model:
 
     @functools.cached_property
     def kept(self) -> Any:
-        """What each layer keeps of a token; see `placekit_models.cache.record`. Raises ImporterError."""
+        """What each layer caches of a token; see `placekit_models.cache.record`. Raises ImporterError."""
         from placekit_models.cache import record
 
         with torch.device("meta"):
@@ -104,12 +106,12 @@ class _Model:
                 inputs = self._inputs() if self.crossed else {"input_ids": self._tokens(1)}
                 if self.crossed:
                     inputs["decoder_input_ids"] = self._tokens(1)
-                # in bfloat16: grouped products of experts have no other type on the meta device
+                # on the meta device, grouped matrix products of experts exist only in bfloat16
                 inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs.items()}
                 model = self._build(torch.bfloat16)
             except ImporterError:
                 raise
-            except Exception as e:  # sizes that do not fit, of which transformers checks few
+            except Exception as e:  # such as sizes that do not fit, most of which transformers does not check
                 raise ImporterError(
                     f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
                 ) from e
@@ -129,7 +131,7 @@ class _Model:
                 ) from e
 
     def _with_cache(self, model: Any) -> Step:
-        """One pass that fills the cache, or one token that reads it."""
+        """Build a step of prefill, which fills the cache, or of decode: one token that reads the full cache."""
         from transformers.modeling_outputs import BaseModelOutput
 
         from placekit_models.cache import attach
@@ -150,7 +152,7 @@ class _Model:
             inputs = (states if filled else self._inputs()) | {"decoder_input_ids": self._tokens(1)}
 
         def cached(forward: Callable[..., Any], **given: Any) -> Any:
-            if self.crossed:  # tracing calls this more than once, and each call marks what it has computed
+            if self.crossed:  # reset: tracing calls this several times, and each call marks the layers as updated
                 cache.is_updated = dict.fromkeys(range(len(cache)), filled)
             if "encoder_outputs" in given:
                 given["encoder_outputs"] = BaseModelOutput(last_hidden_state=given["encoder_outputs"])
@@ -161,7 +163,7 @@ class _Model:
 
     @property
     def source(self) -> int:
-        """Tokens that an encoder gives to cross-attention."""
+        """Number of tokens that the encoder outputs for cross-attention."""
         return int(getattr(self.config, "max_source_positions", self.context)) if self.crossed else 0
 
     def _tokens(self, number: int) -> torch.Tensor:
@@ -169,7 +171,7 @@ class _Model:
         return torch.randint(0, config.vocab_size, (self.asked.batch, number))
 
     def _inputs(self) -> dict[str, torch.Tensor]:
-        """The inputs of the network, but not of its decoder. Raises ImporterError."""
+        """Random inputs of the network, without those of a decoder behind an encoder. Raises ImporterError."""
         config, batch = self.config, self.asked.batch
         match self.cls.main_input_name:
             case "input_ids":
@@ -189,7 +191,7 @@ class _Model:
                 )
 
     def _labels(self) -> dict[str, torch.Tensor]:
-        """The labels with which the network computes its loss. Raises ImporterError."""
+        """Random labels, with which the network computes its loss. Raises ImporterError."""
         name, batch = self.cls.__name__, self.asked.batch
         if "labels" not in inspect.signature(self.cls.forward).parameters:
             raise ImporterError(
@@ -203,7 +205,7 @@ class _Model:
 
 
 def network(asked: Asked, source: str) -> Network:
-    """The network that `hf:NAME` names. Raises ImporterError."""
+    """The network `hf:NAME`. Raises ImporterError."""
     library("transformers", "hf")
     data = configurations.find(asked.name, "hf")
     bits = (
@@ -222,7 +224,7 @@ def network(asked: Asked, source: str) -> Network:
     crossed = bool(getattr(config, "is_encoder_decoder", False))
     model = _Model(config, cls, mode, asked, generates, crossed, _context(config, asked, cls), bits)
     if mode in ("prefill", "decode"):
-        _ = model.kept  # here, because under the modes of tracing it takes ten times as long
+        _ = model.kept  # computed here: inside the tracer's modes it would take ten times as long
     name = asked.name.rstrip("/").rpartition("/")[2]
     return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)))
 
@@ -298,13 +300,13 @@ def _loss(forward: Callable[..., Any], **given: Any) -> Any:
 
 
 def _output(forward: Callable[..., Any], **given: Any) -> Any:
-    """The tensors that the network is for: logits, else its first result."""
+    """The main output: logits if there are any, else the first result."""
     found = forward(**given)
     return found.logits if getattr(found, "logits", None) is not None else found[0]
 
 
 def _subclass(cls: Any, call: Callable[..., Any]) -> Any:
-    """A class of the same name whose `forward` is `call(forward, ...)`, so that paths of modules stay as they are."""
+    """A subclass of the same name whose `forward` is `call(forward, ...)`. A wrapper would change the modules' paths."""
 
     def forward(self: Any, **given: Any) -> Any:
         return call(functools.partial(cls.forward, self), **given)
@@ -313,7 +315,7 @@ def _subclass(cls: Any, call: Callable[..., Any]) -> Any:
 
 
 def _register_unmasked() -> None:
-    """Tell transformers of attention without a mask; it makes none for names that it has no mask function for."""
+    """Register attention without a mask: transformers makes no mask for names for which it has no mask function."""
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

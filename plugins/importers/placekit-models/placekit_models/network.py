@@ -1,4 +1,4 @@
-"""What the modules that know a library hand to the importer."""
+"""The result of the modules that know one library each (`language`, `images`, `diffusion`, `files`), for the importer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Network:
     """A network that can be built.
 
     Attributes:
-        name: what reports call it.
-        mode: the mode asked for, or the network's default.
-        make: returns a `placekit_torch.Step`.
-        routing: number of experts, and of those that a token chooses, for a mixture of experts.
-        path: folder of the code that it runs, if that is the user's.
+        name: its name in reports.
+        mode: the mode that the user asked for, or the network's default.
+        make: builds it as a `placekit_torch.Step`.
+        routing: for a mixture of experts, the number of experts, and how many of them a token chooses.
+        path: folder of the user's code that `make` runs, if any.
     """
 
     name: str

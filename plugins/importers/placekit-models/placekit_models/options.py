@@ -44,7 +44,7 @@ class ModelOptions(Kernels):
 
 
 class Asked(Options):
-    """What the user asked for, for the modules that build networks."""
+    """The user's options, for the modules that build networks."""
 
     name: str
     mode: Literal["train", "inference", "prefill", "decode"] | None

@@ -8,10 +8,10 @@ _FOLDER = Path(__file__).parent / "configurations"
 
 
 def shipped() -> dict[str, Path]:
-    """The files, by the name of the model."""
+    """The configuration files by name of the model."""
     return {path.stem.replace("--", "/"): path for path in sorted(_FOLDER.glob("*.json"))}
 
 
 def full_names() -> list[str]:
-    """Values of option `model` for them."""
+    """The values of option `model` that use these files."""
     return [f"{'diffusers' if name.endswith('/unet') else 'hf'}:{name}" for name in shipped()]

@@ -9,7 +9,7 @@ from placekit_onnx.options import OnnxOptions
 
 
 def is_onnx(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an ONNX model: the version of its format, then another field of a model."""
+    """Whether a file beginning with `head` may be an ONNX model: it starts with the format's version and another field."""
     return re.match(rb'\x08[\x01-\x1f](\Z|[\x12\x1a"\x28\x32\x3aBr]|\xa2\x01|\xca\x01|\xd2\x01)', head) is not None
 
 

@@ -18,9 +18,9 @@ HINT = "an ONNX model is one file that ends in .onnx"
 
 
 class OnnxImporter(Importer):
-    """One program, inference, named like its file.
+    """Imports one program, inference, named like its file.
 
-    Inputs and weights are sources; nodes are operations, except constants, views, and what computes shapes.
+    Inputs and weights are sources. Nodes are operations, except constants, views, and nodes that compute shapes.
     """
 
     name = "onnx"
@@ -41,7 +41,7 @@ class OnnxImporter(Importer):
                 program = _Lowering(path.stem, walk).program(walk)
         except ImporterError:
             raise
-        except PlacekitError as e:  # the core finds something wrong
+        except PlacekitError as e:  # from the core's checks
             raise ImporterError(shortened(f"{o.path}: {e.message}"), e.hint) from None
         if walk.custom:
             named = ", ".join(f"{name} ({count})" for name, count in walk.custom.most_common(5))
@@ -54,14 +54,14 @@ class OnnxImporter(Importer):
 
 
 def _text(name: str) -> str:
-    """`name` itself. Raises ValueError if it cannot be printed."""
+    """`name`. Raises ValueError if it is not printable."""
     if not name.isprintable():
         raise ValueError(f"the name {name!r:.100} has characters that cannot be printed")
     return name
 
 
 def _tensors_read(kernel: Kernel) -> list[Value]:
-    """The distinct tensors that a kernel reads; shapes and single numbers are part of the kernel."""
+    """The distinct tensors that a kernel reads; constant shapes and scalars do not count."""
     found: dict[int, Value] = {}
     for i, value in enumerate(kernel.inputs):
         if value is None:
@@ -81,7 +81,7 @@ class _Lowering:
         self.builder = GraphBuilder(name)
         self.names: Counter[str] = Counter()
         self.signatures: list[str] = []
-        self.tensor: dict[int, int] = {}  # number of a value's tensor in the graph
+        self.tensor: dict[int, int] = {}  # from a value's tensor to the number of the tensor in the graph
         self.total = 0
         self.modules = [module_of(kernel.node) for kernel in walk.kernels]
         self.reads = [_tensors_read(kernel) for kernel in walk.kernels]

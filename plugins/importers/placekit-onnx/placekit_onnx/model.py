@@ -1,4 +1,4 @@
-"""The model in a file: parsed without its weights, its functions put in the place of their calls, its inputs with sizes."""
+"""Reads the model in a file: parses it without its weights, inlines its functions, and finds the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from placekit_onnx.options import OnnxOptions
 from placekit_onnx.values import Type, checked_type, type_of
 from placekit_onnx.wire import without_weights
 
-MAX_EXPANDED = 256 * 2**20  # bytes, after functions were put in the place of their calls
-_NODE = 64  # bytes, at least
-MAX_CALLS = 50  # functions that call each other
+MAX_EXPANDED = 256 * 2**20  # bytes after functions are inlined
+_NODE = 64  # least bytes of a node in memory
+MAX_CALLS = 50  # depth of functions that call functions
 Function = tuple[str, str, str]
 
 
 def read_model(path: Path) -> ModelProto:
-    """The model in a file, without functions and without the data of large tensors. Raises OSError and ValueError."""
+    """Read the model in a file, with its functions inlined, without the data of large tensors. Raises OSError and ValueError."""
     with path.open("rb") as file:
         data = without_weights(file)
     try:
@@ -35,17 +35,17 @@ def read_model(path: Path) -> ModelProto:
     _check_texts(model)
     _check_versions(model)
     if model.functions:
-        if _expanded(model) > MAX_EXPANDED:
+        if _inlined_bytes(model) > MAX_EXPANDED:
             raise ValueError(f"its functions call each other so often that it has more than {MAX_EXPANDED:,} bytes")
         try:
             model = onnx.inliner.inline_local_functions(model)
-        except Exception as e:  # whatever the compiled code finds wrong
+        except Exception as e:  # any error of the compiled code
             raise ValueError(f"its functions cannot be put in the place of their calls: {e}") from None
     return model
 
 
 def _check_texts(model: ModelProto) -> None:
-    """Raise ValueError if a text is not UTF-8; protobuf gives such texts as bytes."""
+    """Raise ValueError if a string is not UTF-8; protobuf returns such strings as bytes."""
     messages: list[Message] = [model]
     while messages:
         for field, value in messages.pop().ListFields():
@@ -80,8 +80,8 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _expanded(model: ModelProto) -> int:
-    """Bytes of the nodes when each call of a function stands for the function's nodes. Raises ValueError."""
+def _inlined_bytes(model: ModelProto) -> int:
+    """Bytes of all nodes after functions are inlined. Raises ValueError."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     known: dict[Function, int] = {}
 
@@ -107,7 +107,7 @@ def _expanded(model: ModelProto) -> int:
 
 
 class Sizes:
-    """The sizes of the dimensions that a file leaves open, from the options.
+    """Finds the sizes of the dimensions that a file leaves open, from the options.
 
     Attributes:
         types: type of each input.
@@ -121,7 +121,7 @@ class Sizes:
         self.types = self._types(list(inputs))
 
     def _types(self, inputs: list[ValueInfoProto]) -> dict[str, Type]:
-        """Type of each input. Raises ImporterError that names the inputs and dimensions without a size; ValueError."""
+        """Type of each input. Raises ImporterError for dimensions without a size, and ValueError for types without one."""
         open_: list[str] = []
         used: set[str] = set()
         batched = False
@@ -201,13 +201,13 @@ def _some(names: Iterable[str]) -> str:
 
 
 def declared(values: Iterable[ValueInfoProto], sizes: Mapping[str, int]) -> dict[str, Type]:
-    """Types that the file gives for values, those without open dimensions."""
+    """The types that the file declares for values, except those with open dimensions."""
     found: dict[str, Type] = {}
     for each in values:
         try:
             dtype, shape = type_of(each.type, sizes)
             if shape is not None and None not in shape:
                 found[each.name] = checked_type(dtype, tuple(d or 0 for d in shape), "it")
-        except ValueError:  # it says nothing that can be used
+        except ValueError:  # such a declaration is ignored
             continue
     return found

@@ -2,8 +2,8 @@
 
 FLOPs: matrix products, convolutions and attention count as in `torch.utils.flop_counter` (a multiply-add counts 2); recurrent
 layers count their matrix products. All others count as in importer `torch`: pointwise operations one per output element;
-reductions, normalisations, softmax and pooling one per element of their largest input; copies, creations and look-ups none;
-anything else one per output element.
+reductions, normalisations, softmax and pooling one per element of their largest input; copies, creations and look-ups
+none; anything else one per output element.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ _CLASSES: dict[str, str] = {
     " Where Xor FastGelu QuickGelu BiasGelu",
 }
 _CLASS_OF = {name: group for group, names in _CLASSES.items() for name in names.split()}
-_LOOKUPS = frozenset(
-    ["Gather", "GatherElements", "GatherND", "Compress"]
-)  # read only the looked-up part of their input
+_LOOKUPS = frozenset(["Gather", "GatherElements", "GatherND", "Compress"])  # they read only part of their first input
 RANDOM = frozenset(
     ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
 )
-"""Operators whose results are not constant, even of constants."""
+"""Operators whose results are not constant even if all inputs are."""
 VIEWS = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"])
 """Operators whose result is their first input, with another shape."""
+# by operator, positions of the inputs that are shapes, axes and the like
 _SHAPES: dict[str, tuple[int, ...]] = {
     "BlackmanWindow": (0,), "CenterCropPad": (1,), "Clip": (1, 2), "ConstantOfShape": (0,), "CumSum": (1,), "Dropout": (1, 2),
     "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,), "OneHot": (1, 2), "Pad": (1, 2, 3), "Range": (0, 1, 2),
@@ -57,14 +56,14 @@ Attributes = Mapping[str, Any]
 
 
 def is_shape(op: str, position: int) -> bool:
-    """Whether an input of this operator is a shape, an axis or the like, which a kernel gets as a number."""
+    """Whether an input is a shape, an axis or the like, which a kernel gets as a number instead of a tensor."""
     return position in _SHAPES.get(op, ())
 
 
 def is_known(domain: str, op: str) -> bool:
-    """Whether the costs of an operator are those of its name here; else only its bytes count.
+    """Whether this module knows the FLOPs of an operator; else only its bytes count.
 
-    Operators of ONNX Runtime (`com.microsoft`) have the costs of ONNX's operators, except attention, which reads weights, too.
+    Operators of ONNX Runtime (`com.microsoft`) cost as much as ONNX's of the same name, except attention, which has weights.
     """
     return domain in ("", "ai.onnx") or (domain == "com.microsoft" and op in _CLASS_OF and op != "Attention")
 
@@ -76,7 +75,7 @@ def op_class(op: str, operands: Sequence[Type] = ()) -> str:
 
 
 def _unaligned(matrix: Type) -> bool:
-    """Whether rows of 16-bit numbers do not begin at multiples of 16 bytes, as importer `torch` has it."""
+    """Whether rows of 16-bit numbers do not begin at multiples of 16 bytes: the same rule as in importer `torch`."""
     row = matrix.shape[-1] if len(matrix.shape) > 1 else 1
     return row > 1 and matrix.name in ("float16", "bfloat16") and row % 8 > 0
 
@@ -93,7 +92,7 @@ def compute_dtype(op: str, inputs: Sequence[Type], outputs: Sequence[Type]) -> s
 
 
 def flops(op: str, inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -> float:
-    """Floating-point operations, by the rules of the module docstring. Raises IndexError and the like for wrong operands."""
+    """Floating-point operations, by the rules of the module docstring. Wrong operands raise IndexError, KeyError and the like."""
     formula = _FORMULAS.get(op)
     if formula is not None:
         return float(formula(inputs, outputs, attributes))
@@ -106,7 +105,7 @@ def flops(op: str, inputs: Operands, outputs: Sequence[Type], attributes: Attrib
 
 
 def bytes_accessed(op: str, read: Sequence[Type], outputs: Sequence[Type], whole: bool) -> float:
-    """Bytes read and written; `read` are the distinct tensors read, `whole` says whether the first input is among them."""
+    """Bytes read and written. `read` are the distinct tensors read; `whole`: the first of them is the first input."""
     sizes, written = [t.bytes_ for t in read], sum(t.bytes_ for t in outputs)
     if op in _LOOKUPS and whole and sizes:
         sizes[0] = min(sizes[0], written)
@@ -174,7 +173,7 @@ def _attention(inputs: Operands, outputs: Sequence[Type], attributes: Attributes
 
 
 def _einsum(inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -> int:
-    """One product after the other, from the left; an ellipsis stands for the dimensions of the output before its letters."""
+    """FLOPs of one product after another, from the left. The dimensions of an ellipsis count once, as a factor of each."""
     equation = attributes["equation"].decode().replace(" ", "")
     texts, arrow, out = equation.partition("->")
     terms = texts.split(",")
@@ -190,11 +189,11 @@ def _einsum(inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -
     for i, term in enumerate(terms[1:], 2):
         seen |= set(term)
         total += 2 * rest * math.prod(sizes[k] for k in seen if k != ".")
-        seen &= kept.union(*terms[i:])  # the product sums over what neither the output nor a later term has
+        seen &= kept.union(*terms[i:])  # the product sums over letters that neither the output nor a later term has
     return total or sum(t.elements for t in outputs)
 
 
-def _of_packed(inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -> int:
+def _packed_matmul(inputs: Operands, outputs: Sequence[Type], attributes: Attributes) -> int:
     return 2 * outputs[0].elements * int(attributes["K"])
 
 
@@ -202,5 +201,5 @@ _FORMULAS: dict[str, Any] = {
     "MatMul": _matmul, "MatMulInteger": _matmul, "QLinearMatMul": _matmul, "FusedMatMul": _matmul, "Gemm": _gemm,
     "FusedGemm": _gemm, "Conv": _conv(1), "FusedConv": _conv(1), "ConvInteger": _conv(1), "DeformConv": _conv(1),
     "QLinearConv": _conv(3), "ConvTranspose": _conv_transpose, "RNN": _recurrent(1), "GRU": _recurrent(3),
-    "LSTM": _recurrent(4), "Attention": _attention, "Einsum": _einsum, "MatMulNBits": _of_packed,
+    "LSTM": _recurrent(4), "Attention": _attention, "Einsum": _einsum, "MatMulNBits": _packed_matmul,
 }  # fmt: skip

@@ -1,11 +1,11 @@
-"""Module paths of nodes and weights, from what exporters write.
+"""Finds the module paths of nodes and weights in the names that exporters write.
 
-- torch's exporter by tracing names nodes `/model/layers.0/self_attn/MatMul`: modules that were called, then the operator. A
-  container that was called stands before its child, which has the container's name, too: `/layer1/layer1.0/conv1/Conv`.
+- torch's tracing exporter names nodes `/model/layers.0/self_attn/MatMul`: the modules that were called, then the operator.
+  If a container was called, its name comes twice, also in its child's: `/layer1/layer1.0/conv1/Conv`.
 - torch's exporter by `torch.export` writes the modules into the node's metadata, `pkg.torch.onnx.name_scopes`.
 - Others, such as tf2onnx, name nodes `model/block/conv/Conv2D`.
 
-A node without scope belongs to the module of its weights, if they have names such as `layer1.0.conv1.weight`.
+A node without a module in its name belongs to the module of its weights, if their names are like `layer1.0.conv1.weight`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONG = 10_000
 
 
 def module_of(node: NodeProto) -> str:
-    """Path of the module that a node came from; empty if its name and metadata do not say."""
+    """Path of the module that a node came from; empty if neither its name nor its metadata has one."""
     for entry in node.metadata_props:
         if entry.key == _SCOPES and len(entry.value) < _LONG:
             found = _names(entry.value)
@@ -34,7 +34,7 @@ def module_of(node: NodeProto) -> str:
 
 
 def _names(text: str) -> list[str]:
-    """The list of texts that `text` is in Python; empty if it is something else."""
+    """Parse a Python list of strings; empty if `text` is something else."""
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -53,13 +53,13 @@ def _joined(parts: Iterable[str]) -> str:
 
 
 def weight_module(name: str, reader: str, scopes: set[str]) -> str:
-    """The module of a weight: that in its name if there is such a module, else that of the first node that reads it."""
+    """The module of a weight: the module in its name if that exists, else `reader`, the module of its first reader."""
     own = name.rpartition(".")[0]
     return own if own in scopes or (not reader and _is_weight(name)) else reader
 
 
 def weights_module(names: Iterable[str]) -> str:
-    """The module of a node without scope: that of its first weight with a name as torch gives it."""
+    """The module of a node without one: the module of its first weight that has a name as torch gives it."""
     return next((name.rpartition(".")[0] for name in names if _is_weight(name)), "")
 
 
@@ -68,7 +68,7 @@ def _is_weight(name: str) -> bool:
 
 
 def with_outer(module: str) -> Iterator[str]:
-    """A module's path, and the paths of the modules that it is in."""
+    """The path of a module, and of all modules around it."""
     while module:
         yield module
         module = module.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""The values of a model: types, sizes, and the data of small constants."""
+"""The values of a model: their types and sizes, and the data of small constants."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, TypeProto, helper, numpy_helper
 
-MAX_BYTES, MAX_TOTAL = 2**53, 2**62  # of a tensor, of a model: sums must stay exact
+MAX_BYTES, MAX_TOTAL = 2**53, 2**62  # largest bytes of a tensor and of a model: sums must stay exact
 MAX_RANK = 64
 KNOWN = 1024
-"""Constants of at most so many elements are computed with, as shapes are."""
+"""Constants with at most this many elements keep their data, because shapes are computed from such constants."""
 
 _DTYPES: dict[int, tuple[str, int, str]] = {
     TensorProto.FLOAT: ("float32", 32, "f32"),
@@ -40,7 +40,7 @@ _DTYPES: dict[int, tuple[str, int, str]] = {
     TensorProto.INT4: ("int4", 4, "i4"),
     TensorProto.FLOAT4E2M1: ("float4_e2m1", 4, "f4"),
 }
-"""Types of numbers: name, bits, short name."""
+"""By `DataType`: name, bits, short name for signatures."""
 _LATER = {"FLOAT8E8M0": ("float8_e8m0", 8, "f8e8m0"), "UINT2": ("uint2", 2, "u2"), "INT2": ("int2", 2, "i2")}
 _DTYPES |= {getattr(TensorProto, name): row for name, row in _LATER.items() if hasattr(TensorProto, name)}
 
@@ -87,9 +87,9 @@ class Value:
     Attributes:
         tensor: number of the tensor.
         name: its name.
-        kind: what makes the tensor: `input`, `constant` or `result`.
-        type: its type and shape.
-        data: for a small constant, its elements.
+        kind: where the tensor comes from: an `input`, a `constant`, or the `result` of a node.
+        type: type and shape of this value.
+        data: elements of a small constant, else None.
     """
 
     tensor: int
@@ -100,7 +100,7 @@ class Value:
 
 
 def checked_type(dtype: int, shape: tuple[int, ...], what: str) -> Type:
-    """A type of numbers of known size. Raises ValueError, with `what` in its message."""
+    """Check a type and a shape. Raises ValueError, whose message begins with `what`."""
     if dtype not in _DTYPES:
         known = TensorProto.DataType.items()
         named = next((k.lower() for k, v in known if v == dtype), str(dtype))
@@ -116,7 +116,7 @@ def checked_type(dtype: int, shape: tuple[int, ...], what: str) -> Type:
 
 
 def type_of(proto: TypeProto, sizes: Mapping[str, int]) -> tuple[int, tuple[int | None, ...] | None]:
-    """Elements and shape of a tensor's type; None for what is open. Raises ValueError for a type that is no tensor's."""
+    """Element type and shape of a tensor's type; open sizes are None. Raises ValueError for the type of anything else."""
     if not proto.HasField("tensor_type"):
         kind = proto.WhichOneof("value")
         if kind is None:
@@ -134,7 +134,7 @@ def type_of(proto: TypeProto, sizes: Mapping[str, int]) -> tuple[int, tuple[int 
 
 
 def constant(tensor: TensorProto, what: str) -> tuple[Type, NDArray[Any] | None]:
-    """Type of a tensor in the file, and its elements if they are few. Raises ValueError if its data does not fit."""
+    """Type of a tensor in the file, and its elements if there are at most `KNOWN`. Raises ValueError if its data does not fit."""
     if tensor.HasField("segment"):
         raise ValueError(f"{what} is a segment of a tensor")
     made = checked_type(tensor.data_type, tuple(tensor.dims), what)
@@ -154,12 +154,12 @@ def constant(tensor: TensorProto, what: str) -> tuple[Type, NDArray[Any] | None]
 
 
 def _check_external(tensor: TensorProto, made: Type, what: str) -> None:
-    """Compare the length that is given for data that was not read with the shape."""
+    """Compare the shape with the length that the file gives for data outside it. Raises ValueError."""
     given = {entry.key: entry.value for entry in tensor.external_data}
     for key, needed in (("length", made.bytes_), ("elements", made.elements)):
         if key in given:
-            told = given[key]
-            fits = told.isascii() and told.isdigit() and len(told) < 20 and int(told) == needed
+            stated = given[key]
+            fits = stated.isascii() and stated.isdigit() and len(stated) < 20 and int(stated) == needed
             if not fits and not (key == "elements" and made.name.startswith(("complex", "uint4", "int4", "float4"))):
-                raise ValueError(f"{what} has {told:.40} {key.replace('length', 'bytes')}, and its shape {list(made.shape)}"
+                raise ValueError(f"{what} has {stated:.40} {key.replace('length', 'bytes')}, and its shape {list(made.shape)}"
                                  f" needs {needed:,}")  # fmt: skip

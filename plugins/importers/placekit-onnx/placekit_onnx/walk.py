@@ -1,7 +1,7 @@
-"""Goes through a model node by node: types and shapes of all values, constants, views; what is left are the kernels.
+"""Goes through a model node by node: infers types, computes constants, recognises views; all other nodes are kernels.
 
 Types come from ONNX's own inference, one node at a time. Constants of few elements are computed, because exporters compute
-shapes from shapes: `Shape`, `Gather`, `Concat`, `Reshape`. No other data is ever made.
+shapes from shapes: `Shape`, `Gather`, `Concat`, `Reshape`. No other data is ever computed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = (
     " Unsqueeze Where Xor"
 )
 _COMPUTED = frozenset(_NAMES.split())
-"""Operators that are computed if all their inputs are small constants: those that exporters compute shapes with."""
+"""Operators that exporters compute shapes with: they are computed here if all their inputs are small constants."""
 _LIKE_FIRST = frozenset(["GroupNormalization", "MeanVarianceNormalization"])  # ONNX infers no type for them
 _LOOPS = frozenset(["Loop", "Scan", "SequenceMap"])
 _NEWLY_TYPED = "give the file its shapes (symbolic shape inference), or export it with fixed ones"
@@ -40,7 +40,7 @@ _MAX_ATTRIBUTES = 1024
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node that is an operation."""
+    """A node that becomes an operation; `number` is its position in the file."""
 
     node: NodeProto
     number: int
@@ -61,11 +61,12 @@ _SIMPLE = (AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.STRING, Attr
 
 
 class Walk:
-    """The kernels of a model, in its order.
+    """Finds the kernels of a model.
 
     Attributes:
-        kernels: the kernels.
-        views, folded: number of nodes that are views, and of those that are constant.
+        kernels: the kernels, in the model's order.
+        views: number of nodes that are views.
+        folded: number of nodes whose results are constant.
         custom: number of kernels by operator, for operators that ONNX does not define.
     """
 
@@ -83,7 +84,7 @@ class Walk:
         self._graph(model.graph)
 
     def _new(self, name: str, kind: Any, type_: Type, data: NDArray[Any] | None = None) -> Value:
-        """A value with a tensor of its own. Raises ValueError if there is one of this name."""
+        """Add a value with a tensor of its own. Raises ValueError if the name is taken."""
         if name in self.values.maps[0]:
             raise ValueError(f"{name!r:.100} is written twice")
         self.values[name] = Value(self.tensors, name, kind, type_, data)
@@ -131,7 +132,7 @@ class Walk:
             self._view(node, inputs, types)
         elif self._is_constant(node, inputs):
             self.folded += 1
-            data = self._computed(node, inputs, types)
+            data = self._compute(node, inputs, types)
             for name, type_ in types.items():
                 self._new(name, "constant", type_, data.get(name))
         else:
@@ -150,7 +151,7 @@ class Walk:
         return self.values[name]
 
     def _branch(self, node: NodeProto, number: int, inputs: Sequence[Value | None]) -> None:
-        """The branch that a constant condition chooses, in the place of the node."""
+        """Replace an `If` with a constant condition by the branch that this chooses."""
         condition = inputs[0] if inputs else None
         branches = {a.name: a.g for a in node.attribute}
         if condition is None or condition.data is None or condition.data.size != 1:
@@ -174,7 +175,7 @@ class Walk:
                 outer[name] = value
 
     def _schema(self, node: NodeProto, number: int) -> defs.OpSchema | None:
-        """What ONNX says about the operator; None if it is of another domain. Raises ValueError if it should be known."""
+        """ONNX's schema of the operator; None for unknown ones of other domains. Raises ValueError for unknown ones of ONNX."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self.opsets.get(domain)
         if version is None:
@@ -198,7 +199,7 @@ class Walk:
     def _types(
         self, node: NodeProto, number: int, schema: defs.OpSchema | None, inputs: Sequence[Value | None]
     ) -> dict[str, Type]:
-        """Types of the outputs. Raises ImporterError if that of the first is not known."""
+        """Types of the outputs. Raises ImporterError if the type of the first one is not known."""
         given = {name: v for name, v in zip(node.input, inputs, strict=True) if v is not None}
         inferred: Mapping[str, TypeProto] = {}
         if schema is not None:
@@ -207,7 +208,7 @@ class Walk:
                 inferred = infer_node_outputs(
                     schema, node, {name: v.type.proto() for name, v in given.items()}, data, None, self.imports
                 )
-            except Exception as e:  # whatever the compiled code finds wrong
+            except Exception as e:  # any error of the compiled code
                 raise ValueError(f"does not fit its inputs: {_reason(e)}") from None
         types: dict[str, Type] = {}
         for i, name in enumerate(node.output):
@@ -217,27 +218,27 @@ class Walk:
             except ImporterError as e:
                 if not i:
                     raise
-                self.untyped[name] = e  # such as the mask of a dropout; an error if something reads it
+                self.untyped[name] = e  # such as the mask of a dropout; raised only if something reads it
         return types
 
     def _type(
         self, node: NodeProto, number: int, name: str, proto: TypeProto | None, inputs: Sequence[Value | None]
     ) -> Type:
-        """The type of one output, as inferred; what is open comes from the file."""
+        """The inferred type of one output, or the file's own declaration if sizes stay open."""
         try:
             dtype, shape = type_of(proto, {}) if proto is not None else (0, None)
         except ValueError as e:
             raise ValueError(f"writes {name!r:.100}, which {e}") from None
-        told = self.declared.get(name)
+        stated = self.declared.get(name)
         if shape is not None and None not in shape:
             return checked_type(dtype, tuple(d or 0 for d in shape), f"writes {name!r:.100}, which")
-        if told is not None and (dtype in (0, told.dtype)) and (shape is None or _agree(shape, told.shape)):
-            return told
+        if stated is not None and dtype in (0, stated.dtype) and (shape is None or _agree(shape, stated.shape)):
+            return stated
         first = next((v for v in inputs if v is not None), None)
         if node.op_type in _LIKE_FIRST and not node.domain and first is not None:
             return first.type
         if node.op_type in _COMPUTED and all(v is None or v.data is not None for v in inputs):
-            data = self._computed(node, inputs, {})
+            data = self._compute(node, inputs, {})
             if name in data:
                 return _type_of_array(data[name])
         known = "" if shape is None else f" beyond {['?' if d is None else d for d in shape]}".replace("'", "")
@@ -284,14 +285,14 @@ class Walk:
         self.values[name] = Value(first.tensor, first.name, first.kind, type_)
 
     def _is_constant(self, node: NodeProto, inputs: Sequence[Value | None]) -> bool:
-        """Whether a runtime computes the node before the first step; it keeps quantised weights as they are."""
+        """Whether a runtime would compute the node before the first step. Quantised weights stay quantised."""
         standard = not node.domain and node.op_type not in RANDOM and node.op_type != "DequantizeLinear"
         return standard and all(v is None or v.kind == "constant" for v in inputs)
 
-    def _computed(
+    def _compute(
         self, node: NodeProto, inputs: Sequence[Value | None], types: Mapping[str, Type]
     ) -> dict[str, NDArray[Any]]:
-        """Outputs of a node of small constants by name; empty if they are not small or cannot be computed."""
+        """Compute a node that reads small constants: its outputs by name; empty if they are large or it fails."""
         if node.op_type not in _COMPUTED or any(t.elements > KNOWN for t in types.values()):
             return {}
         given = {name: v for name, v in zip(node.input, inputs, strict=True) if v is not None}
@@ -306,7 +307,7 @@ class Walk:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 made = ReferenceEvaluator(model).run(None, {name: v.data for name, v in given.items()})
-        except Exception:  # then it is a constant of unknown data
+        except Exception:  # then its data stays unknown
             return {}
         arrays = zip((n for n in node.output if n), made, strict=True)
         return {
@@ -327,8 +328,8 @@ def _reason(error: Exception) -> str:
     return text[:300]
 
 
-def _agree(shape: Sequence[int | None], told: Sequence[int]) -> bool:
-    return len(shape) == len(told) and all(a in (None, b) for a, b in zip(shape, told, strict=True))
+def _agree(shape: Sequence[int | None], stated: Sequence[int]) -> bool:
+    return len(shape) == len(stated) and all(a in (None, b) for a, b in zip(shape, stated, strict=True))
 
 
 def _type_of_array(data: NDArray[Any]) -> Type:

@@ -1,9 +1,9 @@
 """Reads an ONNX file without its weights, in memory that does not depend on their size.
 
 A file is one protobuf message (https://protobuf.dev/programming-guides/encoding), which holds the graph, which holds the
-weights. `without_weights` walks through the large messages only, steps over the data of large tensors, and copies the rest.
-A tensor without its data keeps, in `external_data`, how many bytes or elements it had, as ONNX does for data in other files.
-So a file may have more than the 2 GB that protobuf reads.
+weights. `without_weights` parses only large messages, skips the data of large tensors, and copies the rest. A tensor without
+its data keeps the number of its bytes or elements in `external_data`, as ONNX does for data in other files. So a file may be
+larger than the 2 GB that protobuf can read.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 from typing import BinaryIO
 
 KEPT = 16 * 1024
-"""Messages of at most so many bytes are copied as they are; longer data of tensors is left out."""
-MAX_BYTES = 256 * 2**20  # of a model without its weights
+"""Messages up to this many bytes are copied as they are; in larger ones, the data of tensors is left out."""
+MAX_BYTES = 256 * 2**20  # largest model without its weights
 _MAX_DEPTH = 32
-_MAX_UNPACKED = 1_000_000  # elements of a tensor that are fields of their own, which no exporter writes
+_MAX_UNPACKED = 1_000_000  # elements of a tensor that are separate fields; no exporter writes such elements
 
 _INNER: dict[str, dict[int, str]] = {
     "model": {7: "graph", 25: "function"},
@@ -28,9 +28,9 @@ _INNER: dict[str, dict[int, str]] = {
 }
 """Fields that may hold tensors, by message; onnx.proto3 has their names."""
 _DATA = {4: 4, 5: 0, 6: -1, 7: 0, 9: 1, 10: 8, 11: 0}
-"""Fields with the data of a tensor: bytes of an element, 0 where that varies, -1 for a text."""
+"""Fields with the data of a tensor, and the bytes of an element: 0 if they vary, -1 for strings."""
 _TRAINING = 20  # field of a model that inference does not need
-_BYTES, _FIXED = 2, {1: 8, 5: 4}
+_BYTES, _FIXED = 2, {1: 8, 5: 4}  # wire types: with a length; with a fixed number of bytes
 
 
 def without_weights(file: BinaryIO) -> bytes:
@@ -85,7 +85,7 @@ class _Reader:
         raise ValueError(f"there is no field at byte {self.at - 10:,}")
 
     def message(self, end: int, kind: str, depth: int) -> bytearray:
-        """The message of this kind that goes up to byte `end`, shortened."""
+        """Read the message of this kind that ends at byte `end`; returns it without the data of large tensors."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"graphs are nested more than {_MAX_DEPTH} messages deep")
         made, counts, start = bytearray(), _Counts(), self.at
@@ -115,7 +115,7 @@ class _Reader:
         return made + counts.fields(end - start)
 
     def data(self, number: int, wire: int, size: int, end: int, counts: _Counts) -> None:
-        """Step over data of a tensor, and count it."""
+        """Skip data of a tensor, and count its elements or bytes."""
         width = _DATA[number]
         if wire != _BYTES:
             counts.unpacked += 1
@@ -142,22 +142,22 @@ class _Reader:
                 self.at += len(piece)
 
 
-_CONTINUED = bytes(range(128, 256))  # bytes after which a number of varying length goes on
+_CONTINUED = bytes(range(128, 256))  # bytes that are not the last of a varint
 
 
 class _Counts:
-    """The data of a tensor that was left out."""
+    """How much data of a tensor was left out."""
 
     def __init__(self) -> None:
         self.bytes_: int | None = None
         self.elements, self.unpacked = 0, 0
 
     def fields(self, size: int) -> bytes:
-        """Fields of the tensor that say so; empty if there was none."""
-        said = {"length": self.bytes_, "elements": self.elements or None}
+        """The fields of the tensor that record this; empty if nothing was left out."""
+        entries = {"length": self.bytes_, "elements": self.elements or None}
         made = b"".join(
             _field(13, _field(1, key.encode()) + _field(2, str(value).encode()))
-            for key, value in said.items()
+            for key, value in entries.items()
             if value is not None
         )
         return made and made + b"\x70\x01"  # data_location: EXTERNAL

@@ -2,13 +2,13 @@
 
 Inside `attention_as("fused")`, every call of `torch.nn.functional.scaled_dot_product_attention` runs the operators of this
 file. They read queries, keys, values and mask, and write the output and the logarithm of each row's sum (FlashAttention-2, Dao
-2023); no tensor of S x S exists. The backward operator reads these again. FLOPs follow `torch.utils.flop_counter`: the whole
+2023), and never an S x S tensor. The backward operator reads all of them. FLOPs follow `torch.utils.flop_counter`: the whole
 S x S also under a causal mask, two products forward and five backward.
 
 On the CPU, the operators call the kernel that eager torch calls, so results equal eager's to the last bit. Where eager torch
-takes plain products (dropout, heads of values of another size, a mask with a gradient), this file computes them with plain
-products, too, and results differ by rounding, and with dropout by the numbers drawn. On CUDA they call the memory-efficient
-kernel, or plain products where there is a mask or keys are shared by several queries' heads.
+uses matrix products (dropout, values with another head size, a mask with a gradient), so does this file; then results differ
+by rounding, and with dropout by the random numbers. On CUDA they call the memory-efficient kernel, or matrix products where
+there is a mask or several query heads share a key head.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import flop_counter
 
 aten: Any = torch.ops.aten
-_torch: Any = torch  # for functions without types
+_torch: Any = torch  # for functions that have no type annotations
 _formulas: Any = flop_counter
 _FLASH = SDPBackend.FLASH_ATTENTION.value
-_ALIGNED = 32  # rows of logarithms in CUDA's memory-efficient kernel
+_ALIGNED = 32  # CUDA's memory-efficient kernel pads each row of logarithms to a multiple of this
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -43,7 +43,7 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Output [B, H, S, Dv] and log-sum-exp [B, H, S] of queries [B, H, S, D], keys [B, Hk, T, D] and values [B, Hk, T, Dv].
 
-    `bias` is added to the scores; Hk < H with `enable_gqa` only. `bias_grad` says that the bias has a gradient.
+    `bias` is added to the scores; Hk < H with `enable_gqa` only. `bias_grad`: the bias needs a gradient.
     """
     if query.is_cuda and bias is None and key.shape[1] == query.shape[1]:
         out, rows, *_ = aten._scaled_dot_product_efficient_attention(
@@ -54,7 +54,7 @@ def attention(
         return aten._scaled_dot_product_flash_attention_for_cpu(  # type: ignore[no-any-return]
             query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
         )
-    return _plain(query, key, value, bias, is_causal, scale)
+    return _unfused(query, key, value, bias, is_causal, scale)
 
 
 @torch.library.custom_op("placekit::attention_backward", mutates_args=())
@@ -98,7 +98,7 @@ def attention_backward(
                 gradient, query, key, value, out, rows, 0.0, is_causal, attn_mask=bias, scale=scale
             )
         ]
-    return _plain_backward(gradient, query, key, value, bias, is_causal, scale, bias_grad)
+    return _unfused_backward(gradient, query, key, value, bias, is_causal, scale, bias_grad)
 
 
 @torch.library.custom_op("placekit::attention_dropout", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
@@ -113,7 +113,7 @@ def attention_dropout(
     enable_gqa: bool,
     bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `attention`, with dropout of the weights; the third result [1] is the seed of the numbers drawn."""
+    """As `attention`, with dropout of the weights; the third result, of shape [1], is the seed of the random numbers."""
     return with_generator(query, key, value, bias, dropout, is_causal, scale, enable_gqa, bias_grad, generator=None)
 
 
@@ -132,7 +132,7 @@ def with_generator(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`attention_dropout`, with a seed from `generator`."""
     seed = torch.randint(2**62, (1,), generator=generator, device=query.device)
-    out, rows = _plain(query, key, value, bias, is_causal, scale, _kept(query, key, dropout, seed))
+    out, rows = _unfused(query, key, value, bias, is_causal, scale, _dropout_factors(query, key, dropout, seed))
     return out, rows, seed
 
 
@@ -152,9 +152,9 @@ def attention_dropout_backward(
     enable_gqa: bool,
     bias_grad: bool,
 ) -> list[Tensor]:
-    """As `attention_backward`; it draws the numbers of the forward pass again."""
-    kept = _kept(query, key, dropout, seed)
-    return _plain_backward(gradient, query, key, value, bias, is_causal, scale, bias_grad, kept)
+    """As `attention_backward`; draws the random numbers of the forward pass again from their seed."""
+    kept = _dropout_factors(query, key, dropout, seed)
+    return _unfused_backward(gradient, query, key, value, bias, is_causal, scale, bias_grad, kept)
 
 
 def _has_cpu_kernel(
@@ -167,13 +167,13 @@ def _has_cpu_kernel(
     enable_gqa: bool,
     bias_grad: bool,
 ) -> bool:
-    """Whether eager torch on the CPU takes its fused kernel."""
+    """Whether eager torch would use its fused CPU kernel."""
     choice = torch._fused_sdp_choice(query, key, value, bias, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
     return choice == _FLASH and not bias_grad
 
 
-def _kept(query: Tensor, key: Tensor, dropout: float, seed: Tensor) -> Tensor:
-    """[B, H, S, T] factors of dropout: 0 or 1 / (1 - dropout)."""
+def _dropout_factors(query: Tensor, key: Tensor, dropout: float, seed: Tensor) -> Tensor:
+    """Factors [B, H, S, T] of the weights: 0 where dropped, else 1 / (1 - dropout)."""
     generator = torch.Generator(query.device).manual_seed(int(seed))
     shape = (*query.shape[:3], key.shape[2])
     kept = torch.empty(shape, dtype=torch.float32, device=query.device).bernoulli_(1 - dropout, generator=generator)
@@ -183,7 +183,7 @@ def _kept(query: Tensor, key: Tensor, dropout: float, seed: Tensor) -> Tensor:
 def _scores(
     query: Tensor, key: Tensor, bias: Tensor | None, is_causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Scores [B, H, S, T], queries and keys as computed with, and the scale."""
+    """Scores [B, H, S, T]; queries and keys in at least float32, keys repeated for each query head; and the scale."""
     kind = torch.promote_types(query.dtype, torch.float32)
     q, k = query.to(kind), key.to(kind).repeat_interleave(query.shape[1] // key.shape[1], 1)
     factor = query.shape[-1] ** -0.5 if scale is None else scale
@@ -196,7 +196,7 @@ def _scores(
     return scores, q, k, factor
 
 
-def _plain(
+def _unfused(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -207,13 +207,13 @@ def _plain(
 ) -> tuple[Tensor, Tensor]:
     scores, q, *_ = _scores(query, key, bias, is_causal, scale)
     rows = scores.logsumexp(-1)
-    weights = (scores - rows[..., None]).exp().nan_to_num(0.0)  # a row that sees nothing is zero
+    weights = (scores - rows[..., None]).exp().nan_to_num(0.0)  # a row that is masked entirely gives zeros
     v = value.to(q.dtype).repeat_interleave(query.shape[1] // value.shape[1], 1)
-    out, spare = _fake(query, value)
+    out, spare = _empty_results(query, value)
     return out.copy_((weights if kept is None else weights * kept) @ v), spare.copy_(rows)
 
 
-def _plain_backward(
+def _unfused_backward(
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
@@ -231,19 +231,19 @@ def _plain_backward(
     of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
     of_value = (weights if kept is None else weights * kept).mT @ g
     found = [of_scores @ k * factor, _shared(of_scores.mT @ q * factor, key), _shared(of_value, value)]
-    made = _fake_backward(query, key, value, bias, bias_grad)
+    made = _empty_gradients(query, key, value, bias, bias_grad)
     if bias_grad and bias is not None:
         found.append(of_scores.sum_to_size(bias.shape))
     return [new.copy_(old) for new, old in zip(made, found, strict=True)]
 
 
 def _shared(gradient: Tensor, like: Tensor) -> Tensor:
-    """The sum over the queries' heads that share a head of `like`."""
+    """Sum the gradient over the query heads that share a head of `like`."""
     return gradient.reshape(gradient.shape[0], like.shape[1], -1, *gradient.shape[2:]).sum(2)
 
 
-def _fake(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and logarithms, with the strides of torch's kernels."""
+def _empty_results(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Uninitialised output and log-sum-exp, with the strides that torch's kernels give them."""
     batch, heads, length, width = query.shape
     if value.shape[-1] == width:
         out = torch.empty_like(query)
@@ -254,7 +254,7 @@ def _fake(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return out, rows
 
 
-def _fake_backward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, bias_grad: bool) -> list[Tensor]:
+def _empty_gradients(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, bias_grad: bool) -> list[Tensor]:
     made = [t.new_empty(t.shape[0], t.shape[2], t.shape[1], t.shape[3]).transpose(1, 2) for t in (query, key, value)]
     if bias_grad and bias is not None:
         made.append(torch.empty_like(bias, memory_format=torch.contiguous_format))
@@ -263,22 +263,22 @@ def _fake_backward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | Non
 
 @attention.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _fake(query, value)
+    return _empty_results(query, value)
 
 
 @attention_backward.register_fake
 def _(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *rest: Any) -> list[Tensor]:
-    return _fake_backward(query, key, value, bias, rest[-1])
+    return _empty_gradients(query, key, value, bias, rest[-1])
 
 
 @attention_dropout.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return (*_fake(query, value), query.new_empty(1, dtype=torch.int64))
+    return (*_empty_results(query, value), query.new_empty(1, dtype=torch.int64))
 
 
 @attention_dropout_backward.register_fake
 def _(gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *rest: Any) -> list[Tensor]:
-    return _fake_backward(query, key, value, bias, rest[-1])
+    return _empty_gradients(query, key, value, bias, rest[-1])
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -314,7 +314,7 @@ _formulas.register_flop_formula([_operators.attention, _operators.attention_drop
 _formulas.register_flop_formula([_operators.attention_backward, _operators.attention_dropout_backward])(_flops_backward)
 
 
-def _called(
+def _replacement(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -332,7 +332,7 @@ def _called(
         )
         return out  # type: ignore[no-any-return]
     bias, bias_grad = attn_mask, False
-    if bias is not None and bias.dtype == torch.bool:  # torch makes numbers of it, too, before it calls the kernel
+    if bias is not None and bias.dtype == torch.bool:  # as torch does before it calls the kernel
         bias = torch.where(bias, torch.zeros((), dtype=query.dtype), -torch.inf)
     elif bias is not None:
         bias_grad = bias.requires_grad and torch.is_grad_enabled()
@@ -345,7 +345,7 @@ def _called(
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
-    """Whether fused kernels take these tensors; and the code does not ask for plain products (`sdpa_kernel`)."""
+    """Whether fused kernels take these tensors, and the user's code does not forbid them (with `sdpa_kernel`)."""
     cuda = _torch.backends.cuda
     if not (cuda.flash_sdp_enabled() or cuda.mem_efficient_sdp_enabled() or cuda.cudnn_sdp_enabled()):
         return False
@@ -366,7 +366,7 @@ def attention_as(kind: Literal["fused", "math"]) -> Iterator[None]:
     operator = aten.scaled_dot_product_attention.default
     operator._dispatch_cache.clear()
     library = _torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", _called, "AutogradCPU")
+    library.impl("scaled_dot_product_attention", _replacement, "AutogradCPU")
     try:
         yield
     finally:

@@ -2,8 +2,8 @@
 
 `causal_softmax` is Megatron-LM's fused kernel for attention: scale, causal mask and softmax in one pass over the scores.
 `FusedAdam` is Adam as in NVIDIA's Apex: one kernel per parameter updates the parameter, its float32 copy (the master
-weights of mixed precision, Micikevicius et al. 2018) and both moments. On the CPU, both run PyTorch's
-operators; their costs follow from the tensors that they read and write.
+weights of mixed precision, Micikevicius et al. 2018) and both moments. Here both are computed with PyTorch's operators; their
+costs follow from the tensors that they read and write.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fused_adam(
     beta2: float,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """New parameter, master weights, moments and step; before the first step (`step` 0) the parameter is the master."""
+    """New parameter, master weights, moments and step; the first step (`step` 0) takes the parameter as the master weights."""
     g, number = gradient.float(), step + 1
     old = torch.where(step == 0, parameter.float(), master)
     first = exp_avg.lerp(g, 1 - beta1)

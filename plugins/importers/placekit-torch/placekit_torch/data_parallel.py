@@ -2,12 +2,12 @@
 
 Every tower has its own copy of the parameters, of the optimiser's state, and its own update, as in PyTorch's
 DistributedDataParallel (Li et al. 2020). As there, gradients are averaged in buckets of 25 MB, in the order in which the
-backward pass makes them. The average of a bucket is an all-reduce in two halves: tower i receives part i of the bucket from
-every other tower and averages it, then it sends the average to all others. Each tower sends and receives 2 (N - 1) / N times
-the bytes of the gradients, as in a ring; the transfers of a half may overlap, where those of a ring follow each other.
+backward pass computes them. An all-reduce averages a bucket in two halves: tower i receives piece i of the bucket from every
+other tower and averages it, then sends the average to all others. Each tower sends and receives 2 (N - 1) / N times the bytes
+of the gradients, as in a ring all-reduce; but the transfers of a half may overlap, and those of a ring follow each other.
 
-The step is traced once for each size of a part. Averages are weighted by these sizes, so that unequal towers give the
-gradient of the mean over the whole batch. Statistics of batch normalisation are each tower's own.
+The step is traced once for each size of a tower's batch. Averages are weighted by these sizes, so that unequal towers give
+the gradient of the mean over the whole batch. Each tower has its own statistics of batch normalisation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Node = torch.fx.Node
 aten = torch.ops.aten
 BUCKET_BYTES = 25 * 2**20
 """Bytes of gradients that are averaged together: `bucket_cap_mb` of DistributedDataParallel."""
-_CALLS = 2**32  # more than there are operations in a trace: keeps autograd's numbers of towers apart
+_SEQ_NR_OFFSET = 2**32  # more than a trace has operations: offset between two towers' sequence numbers of autograd
 
 
 @torch.library.custom_op("placekit::weighted_mean", mutates_args=(), tags=(torch.Tag.pointwise,))
@@ -58,11 +58,12 @@ class IndivisibleError(ImporterError):
 
 @dataclass(frozen=True)
 class Part:
-    """The step of a builder, with one tower's rows of each input and target.
+    """Builds the step of one tower: the whole step, with the tower's rows of each input and target.
 
     Attributes:
         builder: builds the step with the whole batch.
-        shares: the parts of the batch, in units; index: the tower.
+        shares: sizes of the towers' batches relative to each other, such as (3, 1).
+        index: the tower.
         dims: by input name, the dimension to split (default 0), or None to give every tower the whole input.
     """
 
@@ -124,7 +125,7 @@ class Part:
 
 
 def shares_of(options: Kernels) -> tuple[int, ...]:
-    """The number of parts of the batch for each tower; one number for a step without towers."""
+    """Sizes of the towers' batches relative to each other; (1,) for a step without towers."""
     towers = options.towers
     return (1,) * towers if isinstance(towers, int) else tuple(towers)
 
@@ -138,9 +139,9 @@ def import_towers(
     options: Kernels,
     trace: Callable[[Builder], Captured],
 ) -> Program:
-    """The towers of `options` as one program; `trace` captures the step of a builder. Raises ImporterError.
+    """Import the towers of `options` as one program; `trace` captures the step of a builder. Raises ImporterError.
 
-    Column `tower` of the graph is the tower of each operation; `placekit run policy=data_parallel` places by it.
+    The graph's column `tower` has the tower of each operation; `policy=data_parallel` places by it.
     """
     shares = shares_of(options)
     parts = [Part(builder, mode, shares, i, options.batch_dims) for i in range(len(shares))]
@@ -161,7 +162,7 @@ def import_towers(
 
 
 def _traced(trace: Callable[[Builder], Captured], part: Builder, share: int) -> Captured:
-    """Trace the step with a part of the batch. Raises ImporterError that names the share."""
+    """Trace the step of a tower; an error names the tower's share of the batch."""
     try:
         return trace(part)
     except IndivisibleError:
@@ -180,7 +181,7 @@ class _Towers:
     Attributes:
         captured: the joined step; names of sources, modules and results begin with `tower0.`, `tower1.`, ...
         tower: the tower of each node.
-        own: for each tower, its sources, with the names that they have in the step of one tower, and their new ones.
+        own: for each tower, its sources as its own step names them, each with its name in the joined step.
     """
 
     def __init__(self, steps: Sequence[Captured], weights: Sequence[float]) -> None:
@@ -214,9 +215,9 @@ class _Towers:
         if "owner" in node.meta:
             copy.meta["owner"] = _of(i, node.meta["owner"])
         if node.meta.get("seq_nr", -1) >= 0:
-            copy.meta["seq_nr"] = node.meta["seq_nr"] + i * _CALLS
+            copy.meta["seq_nr"] = node.meta["seq_nr"] + i * _SEQ_NR_OFFSET
         if "seq_nrs" in node.meta:
-            copy.meta["seq_nrs"] = [n + i * _CALLS if n >= 0 else n for n in node.meta["seq_nrs"]]
+            copy.meta["seq_nrs"] = [n + i * _SEQ_NR_OFFSET if n >= 0 else n for n in node.meta["seq_nrs"]]
         for key in (REGION, REPEATS):  # equal towers share a trace, but recompute each for itself
             if key in node.meta:
                 copy.meta[key] = node.meta[key] * len(self.steps) + i
@@ -238,7 +239,7 @@ class _Towers:
         joined.operations += step.operations
 
     def _gradients(self, step: Captured) -> list[Node]:
-        """The gradients of a step in the order of the trace: the values that updates read, or the results."""
+        """The gradients of a step, in the order of the trace: what the updates read, or results named `gradient.*`."""
         read = {
             n for node in step.graph.nodes if node.meta.get("phase") == "update" and node.op == "call_function"
             for n in node.all_input_nodes if n.op == "call_function" and n.meta["phase"] == "backward"
@@ -249,7 +250,7 @@ class _Towers:
     def _average(self) -> None:
         """Average the gradients of all towers, bucket by bucket, and replace the copies of gradients by averages.
 
-        Towers run the same operations, so the gradients of unequal towers correspond by their order.
+        All towers run the same operations, so their gradients come in the same order.
         """
         gradients = [self._gradients(step) for step in self.steps]
         shapes = [[(n.meta["val"].shape, n.meta["val"].dtype) for n in own] for own in gradients]
@@ -260,8 +261,8 @@ class _Towers:
             )
         for bucket in _buckets([n.meta["val"] for n in gradients[0]]):
             own = [[gradients[i][k] for k in bucket] for i in range(len(self.steps))]
-            packed = [self._packed(i, [self.copies[i][n] for n in nodes]) for i, nodes in enumerate(own)]
-            for i, (nodes, whole) in enumerate(zip(own, self._reduced(packed), strict=True)):
+            packed = [self._concatenate(i, [self.copies[i][n] for n in nodes]) for i, nodes in enumerate(own)]
+            for i, (nodes, whole) in enumerate(zip(own, self._all_reduce(packed), strict=True)):
                 start = 0
                 for node in nodes:
                     value = node.meta["val"]
@@ -269,8 +270,8 @@ class _Towers:
                     self.copies[i][node] = self._view(i, aten.view.default, part, list(value.shape))
                     start += value.numel()
 
-    def _packed(self, i: int, gradients: Sequence[Node]) -> Node:
-        """The gradients of a bucket as one row of numbers."""
+    def _concatenate(self, i: int, gradients: Sequence[Node]) -> Node:
+        """Concatenate the gradients of a bucket into one vector."""
         rows = []
         for node in gradients:
             if not node.meta["val"].is_contiguous():
@@ -278,8 +279,8 @@ class _Towers:
             rows.append(self._view(i, aten.view.default, node, [-1]))
         return rows[0] if len(rows) == 1 else self._kernel(i, aten.cat.default, rows)
 
-    def _reduced(self, packed: Sequence[Node]) -> list[Node]:
-        """The average of equally long rows, one copy per tower: each tower averages a part and the parts are joined."""
+    def _all_reduce(self, packed: Sequence[Node]) -> list[Node]:
+        """Average the towers' vectors: each tower averages one piece, then every tower joins all pieces."""
         length, towers = packed[0].meta["val"].numel(), len(packed)
         size = -(-length // towers)
         starts = range(0, length, size)
@@ -314,7 +315,7 @@ def _of(tower: int, name: str) -> str:
 
 
 def _buckets(gradients: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Positions of the gradients in each bucket: one dtype, at least BUCKET_BYTES but for the last."""
+    """Positions of the gradients in each bucket, which has one dtype and, except the last, at least BUCKET_BYTES."""
     open_: dict[torch.dtype, tuple[list[int], int]] = {}
     for k, g in enumerate(gradients):
         members, size = open_.get(g.dtype, ([], 0))

@@ -26,7 +26,7 @@ def first_line(error: BaseException) -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """`\\n  FILE:LINE: SOURCE` of the innermost frame outside torch, placekit_torch and Python's library; `` if none."""
+    """`\\n  FILE:LINE: SOURCE` of the innermost frame outside torch, placekit_torch and Python's library; or ""."""
     cause: BaseException | None = error
     while cause is not None:
         for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
@@ -38,7 +38,7 @@ def user_line(error: BaseException) -> str:
 
 
 def calling_line() -> str:
-    """As `user_line`, of the innermost frame that is running now."""
+    """As `user_line`, but for the code that is running now."""
     for frame, line in traceback.walk_stack(None):
         if _is_user(frame.f_code.co_filename):
             return f"\n  {frame.f_code.co_filename}:{line}: {linecache.getline(frame.f_code.co_filename, line).strip()}"

@@ -26,8 +26,8 @@ _TRACING = threading.RLock()  # torch traces in one thread at a time
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection, which would walk all traced nodes and take a third of an import's time."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: walking all traced nodes would take a third of an import's time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -56,7 +56,7 @@ def import_program(
             fuse_chains(captured)
         return captured
 
-    with _TRACING, _uncollected(), attention_as(kernels.attention):
+    with _TRACING, _no_garbage_collection(), attention_as(kernels.attention):
         if len(shares_of(kernels)) > 1:
             return import_towers(builder, name, mode, seed, recipe or {}, kernels, trace)
         captured = trace(builder)
@@ -67,7 +67,7 @@ def import_program(
 
 
 def import_given(step: Step, *, mode: Mode, name: str | None, **kernels: Any) -> Program:
-    """The program of existing objects; see `placekit_torch.import_module`."""
+    """Import a step whose objects exist already; see `import_module`."""
     for key in kernels.keys() - Kernels.model_fields.keys():
         raise unknown("option", key, list(Kernels.model_fields), ImporterError)
     try:
@@ -85,7 +85,7 @@ class TorchImporter(Importer):
 
     @classmethod
     def convert(cls, source: Any, **about: Any) -> list[Program]:
-        """The program of a module, with `inputs` and for training `loss`, `targets`, `optimizer`; or of a `Step`.
+        """Import a `Step`, or a module with `inputs=` and, for training, `loss=`, `targets=` and `optimizer=`.
 
         `mode`, `name` and the options of `Kernels` are as in `import_module`; a module with neither loss nor optimizer is
         imported for inference. Raises ImporterError.

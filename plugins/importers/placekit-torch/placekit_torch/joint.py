@@ -1,4 +1,4 @@
-"""The traced functional graph of forward and backward pass, and changes to it. Uses torch.fx only."""
+"""The traced functional graph of the forward and backward pass, and functions that change it. Uses only torch.fx."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from placekit_core import ImporterError
 TAG = "placekit"  # key of a node's Tag in its meta["custom"]
 ALIAS = "placekit_alias"  # key of a node's meta: position of the input that it shares memory with
 GRADIENT_SUM = "is_gradient_acc"
-NUMBERS = "placekit_numbers"  # key of a node's meta: numbers of the traced operations that it runs
-REPEATS = "placekit_repeats"  # the number of the operation that it repeats
-REGION = "placekit_region"  # the recomputation that it belongs to
+# keys of a node's meta for activation checkpointing:
+NUMBERS = "placekit_numbers"  # numbers of the traced operations that the node runs
+REPEATS = "placekit_repeats"  # number of the operation of the forward pass that the node recomputes
+REGION = "placekit_region"  # number of the recomputed region that the node belongs to
 
 
 class Tag(NamedTuple):
-    """The origin of an operation: module path, call index within that module, and call index of each part of the path."""
+    """The module call that an operation comes from: path, number of the call, and that number for each part of the path."""
 
     module: str = ""
     call: int = 0
@@ -34,7 +35,7 @@ def outside_calls(module: str) -> Tag:
 
 
 def own_name(name: str) -> str:
-    """The name of a parameter or buffer in the user's module, which is traced as part of another module."""
+    """The name in the user's module of a traced parameter or buffer; the trace wraps that module in another one."""
     return name.removeprefix("module.")
 
 
@@ -66,7 +67,6 @@ class Joint:
         new_buffers: new values of the buffers that the step changes.
         new_inputs: new values of the inputs that the step changes, by position.
         outputs: the outputs of the module, flattened.
-        operations: number of traced operations, dead ones included.
     """
 
     graph: torch.fx.Graph
@@ -81,7 +81,7 @@ class Joint:
 
 
 def start_backward(graph: torch.fx.Graph, tangent: torch.fx.Node, value: float) -> None:
-    """Replace an incoming gradient by a constant: 1 for the loss, 0 for buffers that hold activations."""
+    """Replace the gradient that enters the backward pass by a constant: 1 for the loss, 0 for buffers that hold activations."""
     if tangent.users:
         like = tangent.meta["val"]
         with graph.inserting_before(next(n for n in graph.nodes if n in tangent.users)):
@@ -129,7 +129,7 @@ def _merge(joint: Joint, nodes: dict[str, torch.fx.Node], first: str, name: str)
 
 
 def with_value(node: torch.fx.Node) -> torch.fx.Node:
-    """`node` with a fake result, computed from the fake results of its inputs."""
+    """Compute the node's fake result, `meta["val"]`, from those of its inputs; returns the node."""
     arguments, keywords = pytree.tree_map_only(torch.fx.Node, lambda n: n.meta["val"], (node.args, node.kwargs))
     fake = next(v for v in pytree.tree_leaves((arguments, keywords)) if isinstance(v, torch.Tensor))
     with fake.fake_mode, torch.no_grad():  # type: ignore[attr-defined]
@@ -140,10 +140,7 @@ def with_value(node: torch.fx.Node) -> torch.fx.Node:
 def inline(
     target: torch.fx.Graph, source: torch.fx.Graph, inputs: Sequence[torch.fx.Node], meta: dict[str, Any]
 ) -> list[torch.fx.Node]:
-    """Append the operations of `source`, marked with `meta`, to `target`; `inputs` replace its placeholders.
-
-    Returns its outputs.
-    """
+    """Append the operations of `source` to `target` with `meta` added, and `inputs` for its placeholders; returns its outputs."""
     own: dict[torch.fx.Node, torch.fx.Node] = {}
     given = iter(inputs)
     for node in source.nodes:

@@ -15,13 +15,13 @@ from placekit_torch.joint import TAG, Joint, inline, outside_calls, own_name, wi
 from placekit_torch.tracing import explain
 from placekit_torch.updates import Update, fuse_update, repeat_update, share_launches, trace_update
 
-_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)  # with one kernel of torch
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)  # torch has fused kernels for them
 _HINT = "learning rates and other settings must be Python numbers, and values that depend on data must stay tensors"
 Kind = Literal["auto", "fused", "foreach", "single"]
 
 
 def chosen(kind: Kind, optimizer: type, group: Mapping[str, Any]) -> Kind:
-    """The kernels for a group of parameters; `auto` chooses as torch does on GPUs with the group's settings."""
+    """Which kernels update a group of parameters; `auto` chooses as torch does on a GPU with the group's settings."""
     if optimizer is FusedAdam:
         return "single"
     if kind != "auto":
@@ -33,7 +33,7 @@ def chosen(kind: Kind, optimizer: type, group: Mapping[str, Any]) -> Kind:
 
 
 def _settings(kernels: Kind, optimizer: type, group: Mapping[str, Any]) -> dict[str, Any]:
-    """`group` with these kernels, and with `capturable` instead of Python numbers that depend on data."""
+    """The settings of `group` that select these kernels; `capturable` keeps the step count in a tensor."""
     settings = dict(group)
     if "capturable" in settings:
         settings["capturable"] = True
@@ -45,7 +45,7 @@ def _settings(kernels: Kind, optimizer: type, group: Mapping[str, Any]) -> dict[
 
 
 class Optimizer:
-    """A user's optimiser. It is created before tracing, which can leave the module unusable."""
+    """A user's optimiser. Create it before the trace, which can leave the module unusable."""
 
     def __init__(
         self, make: Callable[[Any], Any], module: torch.nn.Module, mode: Any, name: str, kernels: Kind = "auto"
@@ -68,9 +68,9 @@ class Optimizer:
     def append(
         self, joint: Joint, updates: dict[str, torch.fx.Node]
     ) -> Iterator[tuple[str, str, torch.fx.Node, float]]:
-        """Append the updates to `joint.graph` and the new values to `updates`.
+        """Append the updates of all parameters to `joint.graph`, and the nodes of the new values to `updates`.
 
-        Yields name, parameter, placeholder and first value of each tensor of the optimiser's state. Parameters that have no
+        Yields each tensor of the optimiser's state: name, parameter, placeholder, initial value. Parameters that have no
         gradient stay as they are, as in torch.optim. Raises ImporterError for an update that cannot be traced.
         """
         traced: dict[Any, Update] = {}

@@ -29,11 +29,11 @@ class Kernels(Options):
     )
     tracer: Literal["joint", "make_fx"] = Field(
         "joint",
-        description="how the step is traced: joint allows no Python value that depends on data; make_fx decides such"
-        " values by the example's, with real weights",
+        description="how the step is traced: joint allows no Python value that depends on data; make_fx takes such values"
+        " from a run on the example inputs with real weights",
     )
     towers: Annotated[int, Field(ge=1, le=64)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(max_length=64)] = (
-        Field(1, description="replicas of the step: their number, or the parts of the batch for each, such as [3,1]")
+        Field(1, description="replicas of the step: their number, or their shares of the batch, such as [3,1]")
     )
     batch_dims: dict[str, int | None] = Field(
         {},

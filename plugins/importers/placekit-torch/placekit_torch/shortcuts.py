@@ -27,10 +27,10 @@ APPLIES = torch.__version__.startswith("2.13.")
 
 _Key = torch._C.DispatchKey
 _CPU = torch.device("cpu")
-_PLAIN = frozenset(
+_CONSTANTS = frozenset(
     [int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format]
 )
-_BY_DATA = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view])
+_NOT_STATIC = frozenset([torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view])
 _torch_record = proxy_tensor.proxy_call
 
 
@@ -59,20 +59,20 @@ def _has_kernel(op: Any, key: Any) -> bool:
 
 @functools.cache
 def ordinary(op: Any) -> bool:
-    """Whether an operator's results depend only on shapes and strides of its arguments, and no layer takes it apart."""
+    """Whether shapes, strides and types of the results follow from those of the arguments, and torch does not decompose `op`."""
     return (
         isinstance(op, torch._ops.OpOverload)
         and op.namespace in ("aten", "prims")
         and not op._schema.is_mutable
         and len(op._schema.returns) > 0  # not an assertion
-        and not _BY_DATA & set(op.tags)
+        and not _NOT_STATIC & set(op.tags)
         and not op._overloadpacket.__name__.startswith("lift")
         and not _has_kernel(op, _Key.CompositeImplicitAutograd)
     )
 
 
 def _record(mode: Any, op: Any, pre_dispatch: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Replaces `proxy_tensor.proxy_call`: a node with the operator's fake result as `meta["val"]`."""
+    """Replaces `proxy_tensor.proxy_call`: run `op` and record a node, with the fake result as `meta["val"]`."""
     if pre_dispatch or not ordinary(op) or op in mode.decomposition_table:
         return _torch_record(mode, op, pre_dispatch, args, kwargs)
     tracer = mode.tracer
@@ -105,7 +105,7 @@ def _node(value: Any, tracer: Any) -> Any:
         if found is None or found.constant is not None:
             raise _Uncommon
         return found.proxy.node
-    if type(value) in _PLAIN:
+    if type(value) in _CONSTANTS:
         return value
     if type(value) in (list, tuple):
         return type(value)(_node(x, tracer) for x in value)
@@ -120,8 +120,8 @@ class ShapeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # operator and arguments -> container and, for each result: position of the tensor that it shares memory with (None:
-        # none), shape, stride, offset relative to that tensor's, type; None if the result cannot be repeated like this
+        # by operator and arguments, what `_recipe` returns: the container, and for each result the position of the argument whose
+        # memory it shares (or None), shape, stride, offset from that argument's, type; or None if results cannot be cached
         self._known: dict[Any, Any] = {}
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -156,7 +156,7 @@ class ShapeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
                 raise _Uncommon
             tensors.append(value)
             return value.shape, value.stride(), value.dtype, value.fake_device
-        if kind in _PLAIN:
+        if kind in _CONSTANTS:
             return kind, value
         if kind in (list, tuple):
             return tuple([self._described(x, tensors) for x in value])
@@ -185,7 +185,7 @@ def _is_common(tensor: FakeTensor) -> bool:
 
 
 def _recipe(tensors: Sequence[FakeTensor], result: Any) -> Any:
-    """A recipe for a result like this one; None if it cannot be made from shapes, strides and types."""
+    """How to make this result again (see `_known`); None if shapes, strides and types are not enough."""
     kind = next((t for t in (list, tuple) if isinstance(result, t)), None)
     if kind is None and not isinstance(result, torch.Tensor):
         return None

@@ -26,11 +26,10 @@ class Update:
     """The update of one parameter as a functional graph.
 
     Attributes:
-        graph: its placeholders are parameter, gradient, then the state; its output node returns the new parameter and state
-            in that order.
-        state: names and fake values of the state's tensors.
-        initial: the number that all elements of a state tensor have before the first step.
-        fixed: Python numbers that change from step to step; the graph has their values of the second step.
+        graph: takes the parameter, its gradient and the state's tensors; returns the new parameter and the new state.
+        state: fake tensors of the state by name.
+        initial: by name of a state tensor, the value of all its elements before the first step.
+        fixed: names of Python numbers that change from step to step, but are constants in the graph, as in the second step.
     """
 
     graph: torch.fx.Graph
@@ -40,7 +39,7 @@ class Update:
 
 
 class _Recording(dict[str, Any]):
-    """The state of a parameter, which remembers the first value of each key."""
+    """The optimiser's state of one parameter; `first` keeps the first value of each key."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +50,8 @@ class _Recording(dict[str, Any]):
         super().__setitem__(key, value)
 
 
-def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: torch.Tensor, g: Any, state: Any) -> None:
-    """One step for one parameter, which changes `state` and the parameter."""
+def _step_one(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: torch.Tensor, g: Any, state: Any) -> None:
+    """Update only the parameter `p`, with gradient `g`; changes `p` and `state`."""
     single = copy.copy(optimizer)
     single.param_groups = [{**group, "params": [p]}]
     single.state = defaultdict(_Recording, {p: state})
@@ -64,19 +63,20 @@ def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], p: torch.T
 def _first_values(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """The state before the first step, by steps with gradient zero of small real tensors; and numbers that change.
+    """Find the state's initial values, and the names of its Python numbers that change from step to step.
 
-    The state must not depend on the parameter. SGD's momentum is seen only after the first step, with the weight decay.
+    The optimiser updates a small real tensor with zero gradients: of ones and of zeros, to reject a state that starts from
+    the parameter's values. SGD is exempt: it creates its momentum in the first step, with the weight decay in it.
     """
     state, numbers = _Recording(), []
     with compiling(), torch.no_grad():
         for start in (torch.ones, torch.zeros):
             other, state = state.first, _Recording()
             p = start([min(d, 2) for d in parameter.shape], dtype=parameter.dtype)
-            _stepped(optimizer, group, p, torch.zeros_like(p), state)
+            _step_one(optimizer, group, p, torch.zeros_like(p), state)
         for _ in range(2):
             numbers.append({k: v for k, v in state.items() if isinstance(v, int | float) and not isinstance(v, bool)})
-            _stepped(optimizer, group, p, torch.zeros_like(p), state)
+            _step_one(optimizer, group, p, torch.zeros_like(p), state)
     changing = tuple(k for k, v in numbers[1].items() if v != numbers[0].get(k))
     initial = {}
     for key, value in state.items():
@@ -97,10 +97,10 @@ def _first_values(
 def trace_update(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: torch.Tensor, mode: FakeTensorMode
 ) -> Update:
-    """Trace one step of `optimizer` for one parameter with the settings of `group`. The gradient has the parameter's layout.
+    """Trace the update of one parameter with the settings of `group`. The gradient has the parameter's strides.
 
-    Python numbers in the state that change from step to step become tensors; if the code needs them as numbers, they are
-    fixed (`Update.fixed`).
+    Python numbers in the state that change from step to step become tensors, or constants (`Update.fixed`) if the
+    optimiser's code needs them as numbers.
     """
     initial, changing = _first_values(optimizer, group, parameter)
     try:
@@ -121,11 +121,11 @@ def _trace(
     initial: dict[str, float],
     numbers: tuple[str, ...],
 ) -> Update:
-    """The update, with the Python numbers `numbers` of the state as tensors."""
+    """Trace the update; the Python numbers in the state that `numbers` names become tensors."""
 
     def step(tensor: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor]) -> Any:
         own, after = tensor.clone(), {**settings, **{k: v.clone() for k, v in state.items()}}
-        _stepped(optimizer, group, own, gradient, after)
+        _step_one(optimizer, group, own, gradient, after)
         return own, {k: after[k] for k in state}
 
     def fresh() -> torch.Tensor:
@@ -133,13 +133,13 @@ def _trace(
 
     with tracing(mode), torch.no_grad(), traceable():
         made: dict[str, Any] = {}
-        _stepped(optimizer, group, fresh(), fresh(), made)  # the first step makes the state
+        _step_one(optimizer, group, fresh(), fresh(), made)  # the first step creates the state
         made |= {k: torch.zeros((), dtype=torch.float64) for k in numbers}
         state = {k: v for k, v in made.items() if isinstance(v, torch.Tensor)}
         settings = {k: v for k, v in made.items() if k not in state}
         functional: Callable[..., Any] = torch.func.functionalize(step, remove="mutations")
         graph = make_fx(functional, tracing_mode="fake")(fresh(), fresh(), state).graph
-    for node in reversed(graph.nodes):  # drop copies that protect the inputs (nothing changes them) and profiling
+    for node in reversed(graph.nodes):  # drop profiling, and copies of inputs, which nothing changes
         if node.target is torch.ops.aten.clone.default and node.args[0].op == "placeholder":
             node.replace_all_uses_with(node.args[0])
         if node.target is torch.ops.aten.copy.default and node.args[1].target is operator.getitem:
@@ -151,29 +151,31 @@ def _trace(
 
 
 def fuse_update(update: Update) -> None:
-    """Make all kernels of an update one, if they are pointwise."""
+    """Fuse all kernels of an update into one if all are pointwise."""
     kernels = [n for n in update.graph.nodes if n.op == "call_function" and not is_part(n)]
     if len(kernels) > 1 and all(is_fusible(n.target) for n in kernels):
         fuse(update.graph, kernels, pytree.tree_leaves(update.graph.output_node().args[0]))
 
 
 def share_launches(update: Update, together: int, kernels: str) -> None:
-    """Write on each kernel how many launches it costs, where `together` parameters share them."""
+    """Set `meta["launches"]` of each kernel: its share of the launches, if one launch updates `together` parameters."""
     for node in update.graph.nodes:
         if node.op != "call_function" or is_part(node):
             continue
         share = 1.0
         if isinstance(node.target, Fused) or (kernels != "single" and is_multi_tensor(node.target)):
             share = launches(node, together)
-            if isinstance(node.target, Fused) and "fused_update" in node.target.names:  # the steps are counted before
+            if (
+                isinstance(node.target, Fused) and "fused_update" in node.target.names
+            ):  # for the kernels that count the steps
                 share += (len(node.target.names) - 1) / min(together, TENSORS[0])
         node.meta["launches"] = share
 
 
 def repeat_update(update: Update, parameter: torch.Tensor, mode: FakeTensorMode) -> Update | None:
-    """The same update for a parameter of another shape; None if it might differ.
+    """Copy an update for a parameter of another shape; returns None if a trace might give something else.
 
-    It is the same if all operations are pointwise, and each state tensor has the parameter's layout or is one number.
+    A copy is right if all operations are pointwise, and each state tensor has the parameter's layout or is a scalar.
     """
     given = next(iter(update.graph.nodes)).meta["val"]
     operations = {n.target for n in update.graph.nodes if n.op == "call_function"}

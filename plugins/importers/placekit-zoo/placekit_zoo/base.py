@@ -1,4 +1,4 @@
-"""The base class of networks: an importer with a method `step` that builds the module."""
+"""The base class of this package's importers, which define a method `step` that builds the network."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 KERNELS = Kernels(optimizer_kernels="single")  # type: ignore[call-arg]
-"""One kernel per operation and parameter, as in the frameworks of the papers."""
+"""Options of importer `torch`: updates run one kernel per operation and parameter, as in the papers' frameworks."""
 
 
 class ZooImporter(Importer):
     """A network with options; a subclass defines how one step of it is built."""
 
     optimizer_settings: Mapping[str, Mapping[str, Any]] = {"sgd": {"lr": 0.01, "momentum": 0.9}}
-    """Keyword arguments of each optimiser, by its name in the options; other optimisers have torch's defaults."""
+    """Keyword arguments by name of the optimiser; others have torch's defaults."""
 
     @abstractmethod
     def step(self) -> Step:
-        """The network with inputs, targets and loss; called for tracing, with fake parameters, and for execution."""
+        """Build the network with inputs, targets and loss; called for tracing (with fake parameters) and for execution."""
 
     def make_optimizer(self, parameters: Iterable[Any]) -> torch.optim.Optimizer:
         """The optimiser named in the options."""

@@ -1,6 +1,6 @@
-"""Families: importers of many graphs, sampled from a seed and split for training and testing. Imports no torch.
+"""Families: importers that sample many graphs from a seed, and split them for training and testing. Imports no torch.
 
-Several processes trace a large family. They return graphs only: a program is traced again when it is first executed.
+Several processes trace a large family. They return only graphs; a program is traced again when it is first executed.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from placekit_zoo.family_options import FamilyOptions
 if TYPE_CHECKING:
     from placekit_torch.step import Step
 
-APART = 8
-"""Families with at least this many members are traced by other processes, which take seconds to start."""
+LEAST_PARALLEL = 8
+"""Smaller families are traced in this process, because other processes take seconds to start."""
 
 
 class FamilyImporter(Importer):
@@ -49,18 +49,18 @@ class FamilyImporter(Importer):
 
     @abstractmethod
     def sample(self, member: int) -> Any:
-        """The sample that defines member number `member`, as JSON values; it does not depend on `graphs`."""
+        """Sample what defines member number `member`, as JSON values, independently of option `graphs`."""
 
     @abstractmethod
     def step(self, sampled: Any) -> Step:
-        """The network of a member with inputs, targets and loss; called for tracing and for execution."""
+        """Build the step of a member from its sample; called for tracing and again for execution."""
 
     def rng(self, *key: int) -> Generator:
-        """A generator of the family's seed, for `key`."""
+        """A random generator for `key`, seeded with `family_seed`."""
         return np.random.default_rng([self.options.family_seed, *key])
 
     def split(self, member: int) -> Literal["train", "test"]:
-        """The member's part of the random split."""
+        """Whether the random split puts a member into training or testing."""
         o: FamilyOptions = self.options
         place = np.random.default_rng([o.family_seed, 2**32 - 1]).permutation(o.graphs)
         return "train" if place[member] < o.train else "test"
@@ -71,7 +71,7 @@ class FamilyImporter(Importer):
         if o.only is not None:
             return [self.member(o.only)]
         workers = min(usable_cores(), o.graphs)
-        if o.graphs < APART or workers == 1:
+        if o.graphs < LEAST_PARALLEL or workers == 1:
             return [self.member(i) for i in range(o.graphs)]
         return [
             Program(
@@ -79,7 +79,7 @@ class FamilyImporter(Importer):
                 executable=cast(Executable, Deferred(partial(self.member, i), graph, self.recipe(i))),
                 split=self.split(i),
             )
-            for i, graph in enumerate(trace_apart(self, workers))
+            for i, graph in enumerate(trace_in_processes(self, workers))
         ]
 
     def recipe(self, member: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class FamilyImporter(Importer):
 
 
 class Deferred:
-    """A `placekit_core.Executable` that traces its program when one of its members is first used."""
+    """A `placekit_core.Executable` that traces its program when an attribute is first used."""
 
     def __init__(self, trace: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
         self._trace, self._graph, self.recipe = trace, graph, recipe
@@ -122,14 +122,14 @@ class Deferred:
         return getattr(self._made, name)
 
 
-def trace_apart(family: FamilyImporter, workers: int) -> list[Graph]:
-    """The graphs of all members, traced by `workers` new processes. Raises ImporterError if one of them fails.
+def trace_in_processes(family: FamilyImporter, workers: int) -> list[Graph]:
+    """Trace all members with `workers` new processes. Raises ImporterError if one of them fails.
 
     Workers are started as commands, not by multiprocessing, which would run the user's main script again.
     """
     o: FamilyOptions = family.options
     task = _Task(module=type(family).__module__, name=type(family).__name__, options=o.model_dump(mode="json"))
-    # tracing needs no threads; and no file in the current folder may take the place of a module
+    # tracing needs no threads; PYTHONSAFEPATH: no file in the current folder may shadow a module
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryDirectory(prefix="placekit-") as folder:
         (Path(folder) / _TASK).write_text(task.model_dump_json())
@@ -167,7 +167,7 @@ _TASK, _GRAPH, _ERROR = "task.json", "{}.graph.npz", "{}.error.json"
 
 
 class _Task(FileModel):
-    """The family that a worker traces: module and name of the importer's class, and its options."""
+    """A worker's task: module and name of the importer's class, and its options."""
 
     module: str
     name: str

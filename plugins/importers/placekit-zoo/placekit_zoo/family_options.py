@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from placekit_core import ImporterComponent, Options
 
 PLACETO = "Addanki et al. 2019, Placeto: Learning Generalizable Device Placement Algorithms for Distributed ML"
-LARGEST, MOST_INPUTS = 2**22, 2**24  # operations of a planted graph, as many as a graph file holds, and what they read
+LARGEST, MOST_INPUTS = 2**22, 2**24  # most operations of a planted graph (a graph file holds as many), and most inputs
 ENAS = "Pham et al. 2018, Efficient Neural Architecture Search via Parameter Sharing"
 
 

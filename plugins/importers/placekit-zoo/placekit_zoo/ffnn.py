@@ -22,7 +22,7 @@ class FfnnImporter(ZooImporter):
     options_class = FfnnOptions
 
     def step(self) -> Step:
-        """The forward pass of random rows; trained, with the mean squared error to random probabilities."""
+        """The forward pass on random rows; for training, the mean squared error against random probabilities."""
         o: FfnnOptions = self.options
         inputs, targets = torch.randn(o.batch, o.features), torch.rand(o.batch, o.classes)
         return Step(ffnn(o.features, o.hidden, o.classes), inputs, nn.functional.mse_loss, targets, self.make_optimizer)

@@ -72,7 +72,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The decoder."""
+    """[B, S] tokens to [B, S, V] logits."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class GptImporter(ZooImporter):
         tokens, following = (torch.randint(0, o.vocabulary, (o.batch, o.sequence)) for _ in range(2))
         sizes = (o.layers, o.embedding, o.heads, o.sequence, o.vocabulary)
         before = torch.get_default_dtype()
-        torch.set_default_dtype(getattr(torch, o.dtype))  # parameters that are converted lose what ties them
+        torch.set_default_dtype(getattr(torch, o.dtype))  # converting parameters afterwards would untie them
         try:
             network = Gpt(*sizes, o.dropout, o.fused_softmax, o.tied)
         finally:

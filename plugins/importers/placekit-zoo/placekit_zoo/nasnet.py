@@ -17,8 +17,8 @@ from placekit_zoo.base import ZooImporter
 from placekit_zoo.image_options import NasNetOptions
 from placekit_zoo.inception_v3 import Scale
 
-# Pairs of (operation, state). States 0 and 1 are the outputs of the last cell and of the cell before it; each pair adds a
-# state. The cell's output is the concatenation of the states in OUTPUTS.
+# A cell is a list of pairs (operation, state, operation, state); the sum of the two results is a new state. States 0 and 1 are
+# the outputs of the last cell and of the cell before it. The cell's output concatenates the states in OUTPUTS.
 Pairs = tuple[tuple[str, int, str, int], ...]
 States = tuple[int, ...]
 NORMAL: Pairs = (
@@ -107,10 +107,10 @@ class Pair(nn.Module):
 
 
 class Cell(nn.Module):
-    """A normal cell, or a reduction cell with half the grid; `x` is the last cell's output, `previous` the one before.
+    """A normal cell, or a reduction cell, which halves the grid; `x` is the last cell's output, `previous` the one before.
 
-    `previous_inputs` is the number of channels of `previous`, which has twice the grid of `x` if `halve`. None: the cell
-    reads `x`, unchanged, in place of `previous`.
+    `previous_inputs` is the number of channels of `previous`; None: the cell reads `x` instead. With `halve`, `previous` has
+    twice the grid of `x`.
     """
 
     def __init__(self, inputs: int, previous_inputs: int | None, filters: int, *, reduction: bool, halve: bool) -> None:
@@ -139,7 +139,7 @@ class Cell(nn.Module):
 
 
 class NasNet(nn.Module):
-    """N @ 4032 if `width` is 1."""
+    """The network; the paper's N @ 4032 for `repeats` N and `width` 1."""
 
     def __init__(self, repeats: int = 6, classes: int = 1000, dropout: float = 0.5, width: float = 1.0) -> None:
         super().__init__()

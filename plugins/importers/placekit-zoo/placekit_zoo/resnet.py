@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
 
 
 class PreActivatedBottleneck(nn.Module):
-    """Figure 4 (e) of He et al. 2016b: normalisation and ReLU come before each convolution; nothing follows the sum.
+    """A bottleneck with normalisation and ReLU before each convolution, and nothing after the sum (He et al. 2016b, figure 4 e).
 
     A projection reads the input after the first normalisation and ReLU.
     """

@@ -142,7 +142,7 @@ def test_members_are_named_and_say_what_they_are() -> None:
 
 
 def apart(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(family, "APART", 2)
+    monkeypatch.setattr(family, "LEAST_PARALLEL", 2)
     monkeypatch.setattr(family, "usable_cores", lambda: cores)
 
 

@@ -1,7 +1,8 @@
-"""Judge the claims of papers by the recorded runs.
+"""Judges the claims of papers by the recorded runs.
 
 Each paper has a file `papers/NAME.yaml` with its items and claims. A claim says what the paper found and which comparisons of our
-runs test it; its verdict and its figures are computed. A claim that no order of methods can test has its verdict written down.
+runs test it; its verdict and its figures are computed from the runs. If no comparison can test a claim, the file has its
+verdict.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ PAPERS = Path(__file__).parent / "papers"
 NAMES = ("mirhoseini2017", "post", "placeto", "doppler")
 VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 TF2017 = "_tf2017"
-"""Ending of the names of the machines as TensorFlow of 2017 seems to have used them: slow links, less memory."""
-_START = 1.5  # seconds until a run of a sweep starts to search
-_MANY = 6  # pairs; with more, only how many hold is shown
+"""Suffix of machines as TensorFlow of 2017 seems to have used them: with slow links and less memory."""
+_START = 1.5  # seconds that a run of a sweep takes to start
+_MANY = 6  # with more pairs, only the number that holds is shown
 
 
 class _Data(BaseModel):
@@ -39,19 +40,19 @@ class _Data(BaseModel):
 
 
 class Side(_Data):
-    """One side of an order: a method, and what differs from the comparison's own runs, quantity and program."""
+    """One side of an order: a method, and `runs`, `quantity` or `workload` if they differ from the comparison's."""
 
     method: str
     runs: str | None = None
     quantity: str | None = None
     over: str | None = None
-    """Divide by this method, seed by seed."""
+    """Divide by the values of this method, seed by seed."""
     scale: float = 1.0
     workload: str | None = None
 
 
 class Each(_Data):
-    """What must hold in the run of every seed: a quantity is within these limits."""
+    """Limits within which a quantity must be for every seed."""
 
     methods: list[str]
     quantity: str
@@ -65,14 +66,14 @@ class Comparison(_Data):
     Attributes:
         runs: a CSV of `data`, or several; `families`, `orders` or `rewards` for the CSVs of those studies.
         rows: `[program, machine]` pairs, or the name of a list in the paper's `rows`.
-        order: first method, sign (see `statistics.judge`; `?` for the order in the paper's table), second method. Instead of
-            a method there may be a list, of which each is compared, or a `Side`.
-        all_of: the order must hold for all second methods, in one verdict per row.
-        each: instead of an order, a limit that every seed keeps.
+        order: first method, sign (see `statistics.judge`; `?` for the order in the paper's table), second method. A method may
+            also be a list of methods, each of which is compared, or a `Side`.
+        all_of: one verdict per row: whether the order holds for all second methods.
+        each: limits for every seed, instead of an order.
         table: the paper's table, for `?` and `skip_lost`.
-        skip_lost: leave out rows in which a baseline fits in the paper and not here: the claim is not about memory.
-        tf2017: also on the machines with that ending.
-        judged: whether it counts for the verdict, or is only shown.
+        skip_lost: leave out rows in which a method fits in the paper but not here, for claims that are not about memory.
+        tf2017: compare on the machines with suffix `TF2017`, too.
+        judged: whether the comparison counts for the verdict, or is only shown.
     """
 
     runs: str | list[str]
@@ -96,9 +97,9 @@ class Claim(_Data):
         item: the item of the paper's file whose runs test it.
         paper: what the paper found.
         compare: the comparisons that test it.
-        verdict: the verdict, where no comparison decides it.
-        here: further text on what we find; `{function|argument|...}` is computed, see `fill`.
-        why: what differs from the paper, or why the verdict is what it is.
+        verdict: the verdict, if no comparison decides it.
+        here: additional text on our results; `{function|argument|...}` is computed, see `fill`.
+        why: what differs from the paper, or the reason for the verdict.
     """
 
     where: str
@@ -111,7 +112,7 @@ class Claim(_Data):
 
 
 class Experiment(_Data):
-    """A command that makes runs of an item: overrides of `placekit run`, the runs' method if not the policy, and the CSV."""
+    """A command of an item: overrides of `placekit run`, the name of the method if it is not the policy, and the CSV."""
 
     options: list[str]
     method: str = ""
@@ -127,9 +128,9 @@ class Item(_Data):
         tables: the paper's tables, in the same order as `runs`; empty where the paper has no table of seconds.
         cluster: the machines of the paper's table; `{}` is the number of GPUs.
         late: show the mean of the last placements.
-        experiments: what `--run` runs.
-        study: a module with `show()` and `run(folder, registry)` that is used instead.
-        minutes: how long it takes on two CPU cores; if not given, the seconds of `runs`.
+        experiments: the commands that `--run` runs.
+        study: a module with `show()` and `run(folder, registry)`, for an item that is not a sweep.
+        minutes: duration on two CPU cores; 0: computed from the seconds of `runs`.
     """
 
     title: str
@@ -148,7 +149,7 @@ class Item(_Data):
 
     @property
     def expected_minutes(self) -> float:
-        """How long the runs take."""
+        """Duration of the runs on two CPU cores."""
         return (
             self.minutes or sum(_START + (0 if isnan(run.seconds) else run.seconds) for run in self.recorded_runs) / 60
         )
@@ -167,7 +168,7 @@ class Paper(_Data):
 
 
 class Judged(NamedTuple):
-    """A claim with its verdict, one of `VERDICTS`; in how many rows it holds, if it has several; and our figures."""
+    """A claim, its verdict (one of `VERDICTS`), the text in how many of several rows it holds, and our figures as text."""
 
     claim: Claim
     verdict: str
@@ -203,8 +204,8 @@ def count(name: str) -> list[int]:
 def together(verdicts: list[str]) -> tuple[str, str]:
     """The verdict on a claim about several rows, and in how many rows it holds.
 
-    It holds if it does in all rows, and partly if in some. It is contradicted if it holds in none and is reversed in most, and
-    open otherwise.
+    The claim holds if it holds in all rows, and holds partly if in some. If it holds in none, it is contradicted if it is
+    reversed in most rows, else open.
     """
     found, total = Counter(verdicts), len(verdicts)
     assert total
@@ -231,7 +232,7 @@ def _judged(paper: Paper, claim: Claim) -> Judged:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two methods in one row: what the paper's order is, and our values by seed."""
+    """Two methods in one row: the paper's order of them, and our values by seed."""
 
     suffix: str
     row: tuple[str, str]
@@ -240,7 +241,7 @@ class _Pair:
     second: str
     values: tuple[Seconds, Seconds]
     swapped: bool = False
-    """The paper has the second method ahead: the order is judged from there."""
+    """The second method is the faster one in the paper, so the order is judged from it to the first."""
 
     @property
     def verdict(self) -> str:
@@ -248,7 +249,7 @@ class _Pair:
 
 
 class _Comparing:
-    """A comparison with our values."""
+    """Compares the methods of a comparison with our values."""
 
     def __init__(self, paper: Paper, comparison: Comparison) -> None:
         self.paper, self.comparison = paper, comparison
@@ -296,9 +297,9 @@ class _Comparing:
         return {seed: side.scale * x / base.get(seed, 1.0) for seed, x in values.items()}
 
     def verdicts(self) -> list[str]:
-        """One for each pair, or each row."""
+        """A verdict for each pair of methods, or for each row with `all_of`."""
         if self.comparison.each is not None:
-            return [_in_all(ok) for _, ok, _ in self._each()]
+            return [_verdict_of_seeds(ok) for _, ok, _ in self._each()]
         if not self.comparison.all_of:
             return [pair.verdict for pair in self.pairs]
         by_row: dict[tuple[str, tuple[str, str]], list[str]] = {}
@@ -309,7 +310,7 @@ class _Comparing:
         ]
 
     def _each(self) -> Iterator[tuple[tuple[str, str], list[bool], str]]:
-        """For each row and method: whether the runs of all seeds keep the limits, and their values as text."""
+        """For each row and method: whether the run of each seed is within the limits, and the values as text."""
         each = self.comparison.each
         assert each is not None
         names = [self.comparison.runs] if isinstance(self.comparison.runs, str) else self.comparison.runs
@@ -371,5 +372,5 @@ class _Comparing:
         return f"{name}({row[1].removesuffix(TF2017)[-1]})" if several else name
 
 
-def _in_all(kept: list[bool]) -> str:
+def _verdict_of_seeds(kept: list[bool]) -> str:
     return "holds" if all(kept) else "open" if any(kept) else "reversed"

@@ -1,4 +1,4 @@
-"""`placekit paper [NAME [ITEM]]`."""
+"""`placekit paper [NAME [ITEM]]`: tables of papers beside ours, and which of their claims hold."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
 
 
 def _announce(item: Item, folder: Path) -> None:
-    """Say how long it takes before it starts."""
+    """Print how long the runs take, before they start."""
     minutes = item.expected_minutes
     text = f"{max(minutes, 1):.0f} min" if minutes < 120 else f"{minutes / 60:.0f} hours"
     print(f"This takes about {text} on two CPU cores. Results go to {folder}.", file=sys.stderr, flush=True)
@@ -107,7 +107,7 @@ def _recorded(item: Item) -> dict[str, list[Run]]:
 
 
 def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
-    """The lines of an item's tables: the paper's seconds beside ours, and in how many cases the paper's orders hold."""
+    """The lines of an item's tables: the paper's seconds beside ours, and how often the paper's order of two methods holds."""
     text = []
     for i, (name, runs) in enumerate(found.items()):
         places = by_place(runs, item.late)

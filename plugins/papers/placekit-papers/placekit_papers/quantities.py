@@ -1,4 +1,4 @@
-"""What claims compare: seconds of a step, and other numbers computed from a run, by name."""
+"""The quantities that claims compare: seconds of a step, and other numbers computed from a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placekit_papers.statistics import Seconds
 Parts = Mapping[str, Mapping[str, float]]
 """Seconds of computation of one run, by part of the network and device."""
 _CPU = "xeon"
-_USED = 0.05  # of the computation: a GPU with less does not count as used
+_USED = 0.05  # a GPU with a smaller share of the computation does not count as used
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,12 @@ class Quantity:
     """A number computed from a run, or from where the parts of its network are computed.
 
     Attributes:
-        of: the computation; of `Run`, or of `Parts` if `parts` is set.
-        text: how a mean is shown.
-        scale: what the mean is multiplied by before it is shown.
-        column: the field of `Run` that it needs; runs in which this is empty are left out.
-        over_mean: divide by the mean over the seeds.
+        of: computes it from a `Run`, or from `Parts` if `parts` is set.
+        text: format in which a mean is shown.
+        scale: factor of the mean when it is shown.
+        column: a field of `Run` that it needs; runs without it are left out.
+        over_mean: whether values are divided by their mean over the seeds.
+        parts: whether it is computed from where the parts of the network are computed.
     """
 
     of: Callable[..., float]
@@ -64,8 +65,8 @@ def _cpu_share(parts: Parts, pattern: str) -> float:
     return sum(x for device, x in seconds.items() if device.startswith(_CPU)) / sum(seconds.values())
 
 
-def _apart(parts: Parts, *names: str) -> float:
-    """1 if each part is mostly on a GPU of its own."""
+def _on_separate_gpus(parts: Parts, *names: str) -> float:
+    """1 if each of these parts is mostly on a GPU, and no two on the same one; else 0."""
     places = [_whole(parts, name).most_common(1)[0] for name in names]
     most = all(x > sum(parts[name].values()) / 2 for name, (_, x) in zip(names, places, strict=True))
     devices = {device for device, _ in places}
@@ -73,7 +74,7 @@ def _apart(parts: Parts, *names: str) -> float:
 
 
 def _devices_of_branches(parts: Parts, *blocks: str) -> float:
-    """On how many devices the branches of a block are, each where most of it is: the mean over the blocks."""
+    """Mean over the blocks of the number of devices that have most of a branch."""
     places = [{max(d, key=lambda x: d[x]) for name, d in parts.items() if name.startswith(block)} for block in blocks]
     return float(np.mean([len(devices) for devices in places]))
 
@@ -93,7 +94,7 @@ QUANTITIES = {
     "GPUs of parts": Quantity(lambda parts: _gpus(_whole(parts)), "{:.0f}", parts=True),
     "embeddings on the CPU": Quantity(lambda parts: _cpu_share(parts, r"\w+_embedding"), "{:.0f}%", 100, parts=True),
     "encoder and decoder on GPUs of their own": Quantity(
-        lambda parts: _apart(parts, "encoder", "decoder"), "{:.0f}", parts=True
+        lambda parts: _on_separate_gpus(parts, "encoder", "decoder"), "{:.0f}", parts=True
     ),
     "devices of early branches": Quantity(
         lambda parts: _devices_of_branches(parts, *(f"Mixed_{b}." for b in ("5b", "5c", "5d"))), "{:.1f}", parts=True
@@ -108,7 +109,7 @@ QUANTITIES = {
 
 @functools.cache
 def recorded_parts(name: str) -> Mapping[tuple[str, str, str], Mapping[int, Parts]]:
-    """Where the parts of networks are computed, by (workload, cluster, method) and seed."""
+    """Seconds by part and device, by (workload, cluster, method) and seed."""
     found: dict[tuple[str, str, str], dict[int, dict[str, dict[str, float]]]] = defaultdict(dict)
     with (DATA / f"{name}.csv").open(newline="") as file:
         for row in csv.DictReader(file):
@@ -135,5 +136,5 @@ def _quantities(names: tuple[str, ...], workload: str, cluster: str, method: str
 
 
 def quantities(names: list[str], workload: str, cluster: str, method: str, quantity: str = "value") -> Seconds:
-    """By seed, a quantity of a method's runs in some CSVs; runs without it are left out."""
+    """By seed, a quantity of a method's runs in the CSVs `names`; runs without it are left out."""
     return _quantities(tuple(names), workload, cluster, method, quantity)

@@ -1,4 +1,4 @@
-"""Recorded runs: CSV files with a row per run, which tables and verdicts are computed from."""
+"""Recorded runs: CSV files with a row per run, from which tables and verdicts are computed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from placekit_core.run.run_directory import find_runs, load_summary
 from placekit_papers.statistics import Seconds
 
 DATA = Path(__file__).parent / "data"
-_NEAR_BEST = 1.01
-_LATE = 0.05
-_ONE_SEED = {"single_cpu", "single_gpu", "single_device", "expert", "data_parallel", "enumerative"}  # deterministic
+_NEAR_BEST = 1.01  # a value up to this many times the result counts as reaching it, for `Run.to_best`
+_LATE = 0.05  # last share of the evaluations, for `Run.late_s`
+_ONE_SEED = {"single_cpu", "single_gpu", "single_device", "expert", "data_parallel", "enumerative"}  # without chance
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Run:
         to_best: evaluations until the run was within 1% of its result; -1 if unknown.
         seconds: how long the run took.
         busy_s: seconds that each device computes; empty without a profile.
-        copies_s: seconds for which links copy, summed over links; NaN without a profile.
+        copies_s: seconds in which links are busy, summed over links; NaN without a profile.
         late_s: mean value over the last twentieth of the evaluations; NaN without a history.
         forward_s: seconds that each device computes in the forward pass.
         vectors: torch's vector instructions, on which a learned result depends.
@@ -137,7 +137,7 @@ def _history(run_dir: Path, value_s: float) -> tuple[int, float]:
 
 
 def _profile(run_dir: Path) -> tuple[dict[str, float], dict[str, float], float]:
-    """Seconds that each device computes, in all and in the forward pass, and seconds for which links copy."""
+    """Seconds that each device computes in a step and in its forward pass, and seconds in which links are busy."""
     path = run_dir / "profile.json"
     if not path.exists():
         return {}, {}, nan
@@ -191,7 +191,7 @@ def family_values(name: str) -> Mapping[str, Mapping[int, Mapping[str, float]]]:
 
 
 def family_pair(name: str, first: str, second: str) -> tuple[Seconds, Seconds]:
-    """By seed, the geometric means of two methods over the graphs that both placed."""
+    """By seed, the geometric means of the seconds of two methods over the graphs that both placed."""
     one, two = family_values(name)[first], family_values(name)[second]
     only = next(iter(two.values()))
     pairs = {seed: (of, two.get(seed, only)) for seed, of in one.items()}
@@ -204,7 +204,7 @@ def family_pair(name: str, first: str, second: str) -> tuple[Seconds, Seconds]:
 
 @functools.cache
 def over_best_in_training(policy: str) -> Seconds:
-    """By seed, the mean of placements of unseen orders of the groups over the best placement found in training."""
+    """By seed, the mean time of placements in unseen orders of the groups, over the best time found in training."""
     found = defaultdict(list)
     for row in _rows("placeto_orders"):
         if row["policy"] == policy and row["trained_in"] == row["order"] == "random":

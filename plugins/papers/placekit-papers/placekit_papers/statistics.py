@@ -1,8 +1,9 @@
-"""Compare two methods over the same seeds: ratios with 95% intervals, and whether an order of the two holds.
+"""Compares two methods over the same seeds: ratios with 95% intervals, and whether an order of the two holds.
 
-The ratio of two methods is taken seed by seed. An order `<` *holds* if the mean of the logarithm is at least 1% on its side and
-its 95% interval excludes 0; it is *reversed* if so on the other side, and *open* otherwise. `=` holds if the interval is within
-1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds find nothing that fits.
+The ratio of two methods is taken seed by seed. An order `<` *holds* if the mean of the ratio's logarithm is at most -1% and its
+95% interval excludes 0; it is *reversed* if the mean is at least 1% and the interval excludes 0, and *open* otherwise. `=` holds
+if the interval is within 1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds
+find nothing that fits.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import numpy as np
 from scipy import stats
 
 EQUAL = 0.01
-_WIDE = 20  # percent; wider intervals are far from symmetric and are shown by their ends
+_WIDE = 20  # percent; wider intervals are far from symmetric, so their ends are shown instead of ±
 
 Seconds = Mapping[int, float]
 """Seconds by seed; infinite for a placement that does not fit."""
 
 
 def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and half its 95% interval (t distribution); 0 for a single value or equal values."""
+    """The mean, and half the width of its 95% interval (t distribution), which is 0 for a single value or equal values."""
     mean = float(np.mean(values))
     if len(values) < 2 or np.ptp(values) <= 1e-9 * abs(mean):
         return mean, 0.0
@@ -41,8 +42,8 @@ def mean_text(values: Seconds) -> str:
 def log_ratio(a: Seconds, b: Seconds) -> tuple[float, float]:
     """The 95% interval of the mean of log(a / b), seed by seed. A single value of a method stands for all its seeds.
 
-    It is infinite in one direction if most seeds of one method find nothing that fits and all seeds of the other do. It is
-    infinite in both directions if some seeds of either find nothing otherwise: the seeds that fit must not decide alone.
+    It is (inf, inf) or (-inf, -inf) if most seeds of one method find nothing that fits, and all seeds of the other do. If any
+    other seeds find nothing, it is (-inf, inf), because the seeds that fit must not decide alone.
     """
     lost = [sum(v == inf for v in x.values()) for x in (a, b)]
     out = [n > len(x) / 2 for n, x in zip(lost, (a, b), strict=True)]

@@ -1,4 +1,4 @@
-"""Why each event of a schedule started when it did, and the critical path.
+"""Finds out why each event of a schedule started when it did, and the critical path.
 
 The cause of an event is the event that it waited for last: it produced or delivered the last input, or released the device or
 link. The critical path is the chain of causes of the event that ends last. Simulators record causes
@@ -29,10 +29,10 @@ class Causes:
 
     Attributes:
         cause: [m] the event that each event waited for last, or -1.
-        why: [m] index into `WHY`, a sentence that ends with the name of the cause.
+        why: [m] index into `WHY`, the beginning of a sentence that ends with the name of the cause.
         critical: [c] events of the critical path, in order of time.
-        part_name, part_s: the parts of the critical path, most seconds first: `computing on DEVICE`, `FROM -> TO`,
-            `launch overhead` (of estimated seconds), `waiting`. They add up to the end of the schedule.
+        part_name, part_s: where the critical path spends its time, most seconds first: `computing on DEVICE`, `FROM -> TO`,
+            `launch overhead` (if seconds are estimated), `waiting`. They add up to the end of the schedule.
         derived: the causes were inferred from the times, not recorded by the backend.
     """
 
@@ -53,8 +53,8 @@ def explain(
 ) -> Causes:
     """The causes of a schedule.
 
-    Pass the `placement` and the `session` of the schedule to use the backend's trace, if it has one; otherwise causes are
-    inferred from the times. `measured`: the times come from clocks. Raises BackendError if trace and schedule disagree.
+    With the schedule's `placement` and `session`, the backend's trace is used if it has one; otherwise causes are inferred
+    from the times. `measured`: the times come from the devices' clocks. Raises BackendError if trace and schedule disagree.
     """
     events = Events.of(problem, schedule)
     kernel = None if session is None or placement is None or schedule.spans is not None else session.kernel()
@@ -118,7 +118,7 @@ def derived_causes(events: Events, slack_s: float = 0.0) -> tuple[NDArray[np.int
 
 
 def copies_of(problem: Problem, schedule: Schedule, run: Traced) -> NDArray[np.int64]:
-    """[x] the received copy in `run` of each transfer in the schedule. Raises BackendError if they disagree."""
+    """[x] which copy in `run` each transfer of the schedule is. Raises BackendError if run and schedule disagree."""
     start_s = run.start_s[run.copy_task]
     ours = np.lexsort((schedule.transfer_start_s, schedule.transfer_dst, schedule.transfer_tensor))
     theirs = np.lexsort((start_s, run.copy_dst, run.copy_tensor))
@@ -144,13 +144,15 @@ def _traced(problem: Problem, schedule: Schedule, run: Traced) -> tuple[NDArray[
     device = np.concatenate([schedule.op_device, schedule.transfer_dst]).astype(np.int64)
     ran = np.concatenate([graph.kernel, np.ones(len(task) - n, np.bool_)])
     event_of = np.full(len(run.cause), -1, np.int32)
-    event_of[task[::-1]] = np.arange(len(task), dtype=np.int32)[::-1]  # of a multicast: the first of its transfers
+    event_of[task[::-1]] = np.arange(len(task), dtype=np.int32)[
+        ::-1
+    ]  # a multicast is represented by its first transfer
     because = np.where(ran, run.cause[task], -1)
     because = np.where((because >= 0) & (because < n) & ~graph.kernel[np.clip(because, 0, n - 1)], -1, because)
     cause = np.where(because >= 0, event_of[because], -1).astype(np.int32)
     own = {(int(task[i]), int(device[i])): i for i in range(n, len(task))}
     is_op, by_transfer = np.arange(len(task)) < n, because >= n
-    for v in np.flatnonzero(is_op & by_transfer).tolist():  # of a multicast: the transfer to the operation's own device
+    for v in np.flatnonzero(is_op & by_transfer).tolist():  # but its readers wait for the transfer to their own device
         cause[v] = own.get((int(because[v]), int(device[v])), cause[v])
     producer, consumer = graph.op_edges
     pair = because[:n].astype(np.int64) * n + np.arange(n)

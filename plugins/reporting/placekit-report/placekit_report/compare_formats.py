@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from placekit_report.compare_ranking import contests, verdict, winners
-from placekit_report.compare_rows import Row, places
+from placekit_report.compare_rows import Row, rows_by_table
 from placekit_report.compare_text import ONCE, TEXTS, cells_of, coverage, without
 
 _SHARED = {name: words for name, words in ONCE.items() if name != "policy"}
@@ -42,7 +42,7 @@ def _csv(value: object) -> str:
 def markdown(table_rows: Sequence[Row], _command: str) -> str:
     """A table for each workload, machine and backend; values that all rows share stand above it."""
     parts = []
-    for found in places(table_rows):
+    for found in rows_by_table(table_rows):
         shared, columns, cells = _varying(found)
         body = _cells(found, columns, cells, _markdown, lambda text: f"**{text}**")
         heads = [_markdown(head) for head in columns]

@@ -14,7 +14,7 @@ def backend(result: Summary) -> str:
     return result.backend if known else f"{result.backend} ({result.objective})"
 
 
-def place_of(result: Summary) -> tuple[str, str, str]:
+def table_key(result: Summary) -> tuple[str, str, str]:
     """Workload, machine and backend as the user named them; a table shows one combination."""
     return result.workload, result.cluster, backend(result)
 
@@ -39,5 +39,5 @@ def row_key(result: Summary) -> str:
 def contest_key(result: Summary) -> str:
     """The key of runs whose values may be compared: program, machine, costs and backend."""
     problem = problems(result)
-    same = [*place_of(result), problem["cluster"], problem["graph"], problem["costs"]]
+    same = [*table_key(result), problem["cluster"], problem["graph"], problem["costs"]]
     return json.dumps([*same, result.config.get("backend")], sort_keys=True)

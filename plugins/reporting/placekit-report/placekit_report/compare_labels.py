@@ -7,7 +7,7 @@ from typing import Any
 from placekit_core import Registry, Summary
 from placekit_core.run.assembly import SECTIONS, kind_of
 from placekit_core.run.config import CHANGES_NO_RESULT
-from placekit_report.compare_identity import place_of, problems, row_key
+from placekit_report.compare_identity import problems, row_key, table_key
 
 
 def labels(results: list[Summary], registry: Registry) -> list[str]:
@@ -18,11 +18,11 @@ def labels(results: list[Summary], registry: Registry) -> list[str]:
     """
     found = []
     for r in results:
-        rivals = [x for x in results if place_of(x) == place_of(r)]
+        rivals = [x for x in results if table_key(x) == table_key(r)]
         found.append(" ".join([r.policy, *_differences(r, rivals, registry)]))
     same_label: dict[tuple[str, ...], list[int]] = {}
     for i, (r, label) in enumerate(zip(results, found, strict=True)):
-        same_label.setdefault((*place_of(r), r.status, label), []).append(i)
+        same_label.setdefault((*table_key(r), r.status, label), []).append(i)
     for same in same_label.values():
         kinds = list(dict.fromkeys(row_key(results[i]) for i in same))
         for i in same if len(kinds) > 1 else ():

@@ -1,4 +1,4 @@
-"""Ranks the rows that may be compared, and tests whether the best is distinguishable from the others."""
+"""Ranks rows that may be compared (a *contest*), and tests whether the best is distinguishable from the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placekit_core.contracts.result import LEAST_GAIN
 from placekit_core.contracts.units import format_value, percent
 from placekit_report.compare_identity import contest_key
 from placekit_report.compare_rows import Row
-from placekit_report.compare_statistics import COVERAGE, ROUNDING, apart
+from placekit_report.compare_statistics import COVERAGE, ROUNDING, is_distinguishably_lower
 
 
 def contests(table_rows: Sequence[Row]) -> list[list[Row]]:
@@ -29,17 +29,17 @@ def winners(table_rows: Sequence[Row]) -> list[bool]:
 def doubt(contest: Sequence[Row]) -> str:
     """Why the best row of a contest is not distinguishable from the others; empty if it is."""
     first, others = contest[0], contest[1:]
-    if first.lost:
-        return f"{first.lost} of {len(first.seeds)} runs of {first.label} do not fit"
+    if first.unfit:
+        return f"{first.unfit} of {len(first.seeds)} runs of {first.label} do not fit"
     few = [r.label for r in contest if r.interval is None or r.interval.coverage < COVERAGE]
     if few:
         return "fewer than six seeds" + (f" of {_some(few)}" if len(few) < len(contest) else "")
-    near = [r.label for r in others if not apart(first.interval, r.interval)]
+    near = [r.label for r in others if not is_distinguishably_lower(first.interval, r.interval)]
     return f"its interval overlaps that of {_some(near)}" if near else ""
 
 
 def lead(contest: Sequence[Row]) -> str:
-    """How far the best row of a contest is ahead of the next one: `1.0% below heft`."""
+    """How much better the best row of a contest is than the next one: `1.0% below heft`."""
     first, second = contest[0], contest[1]
     if first.median_s is None or second.median_s is None:
         raise ValueError("a contest is between rows with values")

@@ -1,4 +1,4 @@
-"""The rows of a comparison: runs read from their directories, and grouped so that only their seeds differ."""
+"""The rows of a comparison: reads runs from their directories, and groups runs that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from typing import Any
 
 from placekit_core import Registry, RunError, Summary
 from placekit_core.run.run_directory import find_runs, load_summary
-from placekit_report.compare_identity import backend, contest_key, place_of, row_key
+from placekit_report.compare_identity import backend, contest_key, row_key, table_key
 from placekit_report.compare_labels import labels
 from placekit_report.compare_statistics import Interval, median_interval
 
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in their seed. Times in seconds, medians over the runs that fit.
+    """Runs that differ only in their seed. Times are in seconds, and medians over the runs that fit.
 
-    `folders` are the folders of `runs`, in the same order, or empty. `one_device_s` is the best baseline on one device, among
-    these runs and the runs that may be compared with them, or None. `one_device` is the device, or empty if programs differ.
+    Attributes:
+        label: name of the row.
+        folders: the folders of `runs`, in the same order, or empty.
+        one_device_s: the best baseline on one device, of these runs and the runs that they may be compared with, or None.
+        one_device: that device; empty if it differs between programs.
     """
 
     label: str
@@ -46,7 +49,7 @@ class Row:
 
     @property
     def values(self) -> list[float]:
-        """One per seed: the median of its runs that fit."""
+        """For each seed, the median of its runs that fit."""
         fitting = [(r.seed, r.value_s) for r in self.runs if r.value_s is not None and r.fits]
         return [statistics.median(v for s, v in fitting if s == seed) for seed in sorted({s for s, _ in fitting})]
 
@@ -55,19 +58,19 @@ class Row:
         return statistics.median(self.values) if self.values else None
 
     @property
-    def lost(self) -> int:
+    def unfit(self) -> int:
         """Number of seeds without a placement that fits."""
         return len(self.seeds) - len(self.values)
 
     @property
-    def nothing(self) -> str:
-        """The text for a row without values."""
+    def no_value_text(self) -> str:
+        """The text shown for a row without values."""
         return "failed" if any(r.error for r in self.runs) else "none fits"
 
     @property
     def rank(self) -> tuple[float, float]:
         """Sort key, better first: rows that always fit before rows that sometimes do, then by the median."""
-        return self.lost / len(self.seeds), math.inf if self.median_s is None else self.median_s
+        return self.unfit / len(self.seeds), math.inf if self.median_s is None else self.median_s
 
     @property
     def interval(self) -> Interval | None:
@@ -80,7 +83,7 @@ class Row:
 
     @property
     def gain(self) -> float | None:
-        """By how much the median is faster than the best single device: one_device_s / median_s - 1."""
+        """The gain over the best single device: one_device_s / median_s - 1."""
         return self.one_device_s / self.median_s - 1 if self.one_device_s is not None and self.median_s else None
 
     @property
@@ -117,12 +120,12 @@ class Row:
             "evaluations": self.evaluations,
             "seconds": self.search_s,
             "seeds": self.seeds,
-            "do_not_fit": self.lost,
+            "do_not_fit": self.unfit,
         }
 
 
 def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[dict[Path, Summary], int]:
-    """The results at or below `folders`, and the number of unreadable ones, which are named on stderr."""
+    """Read the results at or below `folders`; returns them and how many cannot be read (their errors go to stderr)."""
     try:
         paths = find_runs(folders)
     except RunError:
@@ -140,7 +143,7 @@ def load(folders: Sequence[Path | str], may_be_empty: bool) -> tuple[dict[Path, 
 
 
 def rows(results: Sequence[Summary], registry: Registry, folders: Sequence[Path] = ()) -> list[Row]:
-    """Results grouped into rows, best median first within each workload, machine and backend; `folders` are theirs."""
+    """Group results into rows, best first within each workload, machine and backend; `folders` has each result's folder."""
     groups: dict[str, dict[int, Summary]] = {}
     for i, result in enumerate(results):
         group = groups.setdefault(row_key(result), {})
@@ -158,13 +161,13 @@ def rows(results: Sequence[Summary], registry: Registry, folders: Sequence[Path]
         )
         for label, g in zip(named, groups.values(), strict=True)
     ]
-    return sorted(found, key=lambda r: (*place_of(r.first), r.rank))
+    return sorted(found, key=lambda r: (*table_key(r.first), r.rank))
 
 
 def _single_devices(results: Sequence[Summary]) -> dict[str, tuple[float, str]]:
     """Seconds and name of the best single device in each contest that has a baseline on one device.
 
-    Each baseline counts with the median over the runs that have it for all their programs, and with the mean over these.
+    A baseline's seconds are the mean over the programs of a run, and the median over the runs that have it for every program.
     """
     values: dict[str, dict[str, list[float]]] = {}
     devices: dict[tuple[str, str], set[str]] = {}
@@ -186,8 +189,8 @@ def _single_devices(results: Sequence[Summary]) -> dict[str, tuple[float, str]]:
     return best
 
 
-def places(table_rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each workload, machine and backend."""
+def rows_by_table(table_rows: Sequence[Row]) -> list[list[Row]]:
+    """Group rows by workload, machine and backend."""
     found: dict[tuple[str, str, str], list[Row]] = {}
     for row in table_rows:
         found.setdefault((row.first.workload, row.first.cluster, row.backend), []).append(row)

@@ -1,4 +1,4 @@
-"""The median of a few runs, with an interval that assumes nothing about the distribution of their values."""
+"""Confidence intervals of the median of a few runs, without assumptions about the distribution of their values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 COVERAGE = 0.95
 ROUNDING = 1e-9
-"""Values that differ relatively by less are equal: sums in another order differ so."""
+"""Values with a smaller relative difference count as equal: they may be sums of the same terms in another order."""
 
 
 class Interval(NamedTuple):
-    """Two of the values, and the probability that the median of their distribution lies between them."""
+    """The two values that bound the median, and the probability that it lies between them."""
 
     low: float
     high: float
@@ -24,8 +24,8 @@ def median_interval(values: Sequence[float]) -> Interval | None:
 
     The k-th smallest and the k-th largest of n independent values enclose the median with probability
     1 - 2 P(Binomial(n, 1/2) < k), exactly if the distribution is continuous and at least that otherwise (David and
-    Nagaraja, Order Statistics, 2003, section 7.1). k is the largest for which that is at least 95 %; below six values
-    none reaches it, and the interval is the smallest and the largest value with the lower coverage that they have.
+    Nagaraja, Order Statistics, 2003, section 7.1). k is the largest with a probability of at least 95 %. Fewer
+    than six values never reach it: then the interval is from the smallest to the largest value, with their lower coverage.
     """
     n, ordered = len(values), sorted(values)
     if n < 2:
@@ -38,13 +38,13 @@ def median_interval(values: Sequence[float]) -> Interval | None:
         k, outside = k + 1, more
 
 
-def meet(lower: Interval, higher: Interval) -> bool:
-    """Whether the interval of a higher median begins within the other one, up to rounding."""
+def overlap(lower: Interval, higher: Interval) -> bool:
+    """Whether the interval of the higher median begins within the interval of the lower one, up to rounding."""
     return lower.high >= higher.low * (1 - ROUNDING)
 
 
-def apart(lower: Interval | None, higher: Interval | None) -> bool:
-    """Whether the first median is distinguishably lower: both intervals reach 95 % (six values or more), and do not meet."""
+def is_distinguishably_lower(lower: Interval | None, higher: Interval | None) -> bool:
+    """Whether the first median is distinguishably lower: both intervals reach 95 % (six values or more) and do not overlap."""
     if lower is None or higher is None or min(lower.coverage, higher.coverage) < COVERAGE:
         return False
-    return not meet(lower, higher)
+    return not overlap(lower, higher)

@@ -11,8 +11,8 @@ from placekit_core.cli.console import table, width, wrapped
 from placekit_core.contracts.result import compared
 from placekit_core.contracts.units import format_value, percent
 from placekit_report.compare_ranking import contests, difference, doubt
-from placekit_report.compare_rows import Row, load, places, rows
-from placekit_report.compare_statistics import Interval, meet
+from placekit_report.compare_rows import Row, load, rows, rows_by_table
+from placekit_report.compare_statistics import Interval, overlap
 
 ONCE = {
     "workload": "{}",
@@ -39,7 +39,7 @@ def show_folder(folder: Path, registry: Registry) -> None:
 
 def show(table_rows: list[Row]) -> None:
     """Print a table per workload, machine, backend and objective, and its best; one table if none of them has several rows."""
-    found = places(table_rows)
+    found = rows_by_table(table_rows)
     single = all(len(each) == 1 for each in found)
     for number, each in enumerate([table_rows] if single and table_rows else found):
         print("\n" if number else "", end="")
@@ -98,7 +98,7 @@ def cells_of(found: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         "cluster": lambda row: row.first.cluster,
         "backend": lambda row: row.backend,
         "policy": name,
-        "median": lambda row: row.nothing if row.median_s is None else format_value(row.median_s, row.first.unit),
+        "median": lambda row: row.no_value_text if row.median_s is None else format_value(row.median_s, row.first.unit),
         "interval": lambda row: extent(row.interval, row.first.unit),
         "bound": lambda row: format_value(row.first.bound_s, row.first.unit),
         "gap": lambda row: percent(row.gap),
@@ -129,8 +129,8 @@ def _signed(ratio: float) -> str:
 def name(row: Row) -> str:
     """The row's label, with the status of its runs and the number that do not fit."""
     special = [row.first.status] if row.first.status != "finished" else []
-    if row.lost and row.values:
-        special.append(f"{row.lost} of {len(row.seeds)} do not fit")
+    if row.unfit and row.values:
+        special.append(f"{row.unfit} of {len(row.seeds)} do not fit")
     return row.label + (f" ({', '.join(special)})" if special else "")
 
 
@@ -146,11 +146,11 @@ def extent(interval: Interval | None, unit: str) -> str:
 def best(contest: Sequence[Row]) -> str:
     """The best row of a contest compared with the next one, and the reason if that is uncertain."""
     first, second = contest[0], contest[1]
-    if first.lost or second.lost:
-        row = first if first.lost else second
-        note = f"{row.lost} of {len(row.seeds)} runs of {row.label} do not fit"
+    if first.unfit or second.unfit:
+        row = first if first.unfit else second
+        note = f"{row.unfit} of {len(row.seeds)} runs of {row.label} do not fit"
     elif first.interval is None or second.interval is None:
         note = "one seed"
     else:
-        note = "intervals overlap" if meet(first.interval, second.interval) else doubt(contest)
+        note = "intervals overlap" if overlap(first.interval, second.interval) else doubt(contest)
     return f"best: {difference(contest)}" + (f" ({note})" if note else "")

@@ -19,9 +19,9 @@ _LEFT = "text-align:left"
 
 
 def operations(p: ProgramResult) -> Columns:
-    """A row per operation: its properties, device and times; without a placement, no device and no times.
+    """A row per operation: its properties and, if there is a placement, its device and times.
 
-    If operations run once for each micro-batch, the times are of the first one, and `runs` is the number.
+    If operations run once for each micro-batch, the times are those of the first micro-batch, and `runs` is their number.
     """
     graph, grouping = p.problem.graph, p.problem.grouping
     columns: dict[str, Any] = {
@@ -47,7 +47,7 @@ def operations(p: ProgramResult) -> Columns:
 
 
 def transfers(p: ProgramResult) -> Columns:
-    """A row per transfer of the schedule; of the first micro-batch, if a step has several."""
+    """A row per transfer of the schedule; only the first micro-batch's, if a step has several."""
     s, graph = p.schedule, p.problem.graph
     if s is None:
         return {"operation": [], "source": [], "destination": [], "bytes": [], "start_s": [], "end_s": []}
@@ -99,7 +99,7 @@ TABLES: Mapping[str, Callable[[ProgramResult], Columns]] = {
 
 
 def frame(result: Result, what: str = "operations") -> pd.DataFrame:
-    """A pandas table: `operations`, `transfers`, `devices`, `history` or `programs`; a family's begin with `program`.
+    """A pandas table: `operations`, `transfers`, `devices`, `history` or `programs`; several programs get a column `program`.
 
     Raises PlacekitError for another name, or if pandas is not installed.
     """
@@ -119,7 +119,7 @@ def frame(result: Result, what: str = "operations") -> pd.DataFrame:
 
 
 def html(result: Result) -> str:
-    """A result in a notebook: its facts, the baselines beside it, and the timeline of each program."""
+    """HTML for a notebook: the facts of a result, its baselines, and the timeline of each program."""
     facts = "".join(f"<tr><th style='{_LEFT}'>{escape(n)}</th><td style='{_LEFT}'>{escape(v)}</td></tr>"
                     for n, v in _facts(result))  # fmt: skip
     return f"<table>{facts}</table>" + "".join(_baselines(p) + _timeline(p) for p in result.programs)

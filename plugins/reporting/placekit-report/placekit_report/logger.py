@@ -16,7 +16,7 @@ PAGE = "report.html"
 
 
 def write_files(run_dir: Path, result: Result, registry: Registry) -> None:
-    """`schedule.trace.json` of each program that was placed, and the page of the run."""
+    """Write `schedule.trace.json` of each program that was placed, and the page of the run."""
     for program in result.programs:
         if program.schedule is not None:
             folder = run_dir / program.summary.directory
@@ -33,22 +33,22 @@ def write_page(run_dir: Path, result: Result, registry: Registry) -> None:
 
 
 def run_of(run_dir: Path, result: Result, registry: Registry, stack: contextlib.ExitStack) -> Run:
-    """The data of a result; `stack` closes the sessions that simulate its placements again."""
+    """Collect the data of a result. Its placements are simulated again, in sessions that `stack` closes."""
     summary = result.summary
     config, parts, drawn = summary.config, list[Part](), 0
-    backend = simulating(config, summary.simulated, registry)
+    backend = build_simulator(config, summary.simulated, registry)
     for p in result.programs:
         simulation = None
         if p.schedule is not None and drawn < TIMELINES:
             drawn += 1
-            simulation = simulated(backend, p.problem, stack)
+            simulation = open_simulation(backend, p.problem, stack)
         measured = not summary.simulated and p.schedule is not None
         parts.append(Part(p.summary, p.history, p, simulation, measured))
     return Run(shown(run_dir), summary, parts)
 
 
-def simulating(config: Mapping[str, Any], simulated: bool, registry: Registry) -> Backend | None:
-    """The backend of a run that simulates, else its proxy if that does; None if there is neither, or it was an object."""
+def build_simulator(config: Mapping[str, Any], simulated: bool, registry: Registry) -> Backend | None:
+    """The simulator of a run: its backend, or else its proxy; None if neither simulates, or it was a Python object."""
     section = "backend" if simulated else "proxy"
     if section in config["python_objects"]:
         return None
@@ -59,8 +59,8 @@ def simulating(config: Mapping[str, Any], simulated: bool, registry: Registry) -
     return None
 
 
-def simulated(backend: Backend | None, problem: Problem, stack: contextlib.ExitStack) -> Simulation | None:
-    """`backend`, open on `problem` until `stack` closes it; None if it cannot be opened."""
+def open_simulation(backend: Backend | None, problem: Problem, stack: contextlib.ExitStack) -> Simulation | None:
+    """Open a session on `problem`, which `stack` closes; None if that fails."""
     if backend is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Machines with more of one resource, and the seconds of a program on them."""
+"""Builds machines with more of one resource, to simulate a program on them again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_core import Cluster, CostTable, Problem, roofline
 
 LINKS = 16
-"""Entries of a machine's file that are changed one by one."""
+"""Up to this many links, each is changed by itself, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +22,7 @@ class Resource:
     Attributes:
         name: the change, as a sentence.
         cluster: the machine.
-        speed: factor by which each kind computes faster, for operations without estimated work.
+        speed: by kind, how many times as fast it computes; applied to operations whose work is not known.
     """
 
     name: str
@@ -36,9 +36,10 @@ class Resource:
 
 
 def more_of_each(cluster: Cluster) -> list[Resource]:
-    """The machine with twice the arithmetic or memory bandwidth of a kind of device, or without its launches; with twice the
-    bandwidth or half the latency of a link, or of all. An entry of the machine's file that links several pairs is one link; if
-    there are more than `LINKS` of them, only all together are changed.
+    """The variants of a machine: a kind of device with twice the FLOP/s or memory bandwidth, or without launch overhead; a link,
+    or all links, with twice the bandwidth or half the latency.
+
+    An entry of the machine's file that links several pairs counts as one link. Above `LINKS` links, only all are changed.
     """
     found = []
     for kind in cluster.kind_names:
@@ -59,9 +60,7 @@ def more_of_each(cluster: Cluster) -> list[Resource]:
 
 
 def launch_share(problem: Problem) -> NDArray[np.float64]:
-    """[n, D] the share of each operation's seconds that is the overhead of its launches; 0 for seconds that were measured or
-    given, because they do not say.
-    """
+    """[n, D] the share of launch overhead in each operation's seconds; 0 if these were measured or given, not estimated."""
     before = roofline(problem.graph, problem.cluster).on(problem.cluster)
     data = problem.cluster.model_dump()
     for kind in data["kinds"].values():
@@ -74,8 +73,8 @@ def launch_share(problem: Problem) -> NDArray[np.float64]:
 def scaled_costs(problem: Problem, cluster: Cluster, speed: Mapping[str, float]) -> CostTable:
     """The seconds of the problem's operations on a changed machine.
 
-    Estimated seconds are estimated again. Measured and given ones change by the factor by which their estimate does; if
-    nothing is known of an operation's work, by `speed` of the kind.
+    Estimated seconds are estimated again. Measured or given seconds change by the same factor as their estimate, or by
+    `speed` of the kind if the operation's work is not known.
     """
     graph, costs = problem.graph, problem.costs
     before, after = roofline(graph, problem.cluster), roofline(graph, cluster)

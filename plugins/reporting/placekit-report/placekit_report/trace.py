@@ -1,4 +1,4 @@
-"""Schedules as traces, which Perfetto and chrome://tracing open."""
+"""Writes schedules as traces that Perfetto and chrome://tracing can open."""
 
 from __future__ import annotations
 

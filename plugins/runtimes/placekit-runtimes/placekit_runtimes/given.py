@@ -13,11 +13,11 @@ from placekit_runtimes.accelerate.reading import HINT, check_map, parse_map
 from placekit_runtimes.options import GivenOptions
 
 MAX_BYTES = 2**26
-"""Limit of a file with a device map; placement files have their own."""
+"""Largest size of a device map's file; placement files have their own limit."""
 
 
 class Given(Policy):
-    """The placement in a file, or in the options."""
+    """The user's placement, from a file or from option `map`."""
 
     name = "given"
     options_class: ClassVar[type[GivenOptions]] = GivenOptions
@@ -26,7 +26,7 @@ class Given(Policy):
     def place(self, task: Task, rng: Generator) -> Placement:
         """Place as the map or file says.
 
-        Raises NotApplicable if none is given, and PlacementError that names what is missing from it or does not exist.
+        Raises NotApplicable if the options have neither, and PlacementError for modules or devices that are missing or unknown.
         """
         o: GivenOptions = self.options
         if o.path is None and o.map is None:
@@ -42,7 +42,7 @@ class Given(Policy):
 
 
 def from_file(problem: Problem, path: Path) -> DeviceMap | Placement:
-    """The placement in a file: a device map, or what a run writes as placement.json. Raises PlacementError."""
+    """Read a device map, or the placement.json of a run. Raises PlacementError."""
     try:
         with path.expanduser().open("rb") as file:
             text = file.read(MAX_BYTES + 1)

@@ -1,4 +1,4 @@
-"""The interface of a runtime: its rule, its maps as text, and what they cost as the runtime runs them.
+"""The interface of a runtime: its own rule for placing, its maps as text, and the cost of a map when the runtime runs it.
 
 A runtime is one module with an instance of `Runtime`, which an entry point in the group `placekit.runtimes` names.
 """
@@ -20,7 +20,7 @@ from placekit_runtimes.options import RuleOptions
 
 DeviceName = int | str
 """A device as a runtime names it: the number of a GPU, or `cpu`."""
-_NO_WORK = 1e-15  # seconds counted for operations without work, which decide only if nothing else does
+_NO_WORK = 1e-15  # seconds counted for operations without work, so that they break ties only
 _UNLIMITED_BYTES = 2**50  # larger memories are shown as unlimited
 
 
@@ -31,7 +31,7 @@ class Conflict:
     Attributes:
         module: path of the module.
         device: device of the whole module in the map.
-        elsewhere: share, in (0, 1], of the module's seconds that the placement has on other devices.
+        elsewhere: share, in (0, 1], of the module's seconds that the placement puts on other devices.
     """
 
     module: str
@@ -44,11 +44,11 @@ class RuntimeMap:
     """A placement in the form that a runtime takes.
 
     Attributes:
-        text: the form, such as flags or JSON, without a newline at the end.
-        placement: the placement that the text means.
+        text: the map, such as flags or JSON, without a newline at the end.
+        placement: the placement that the text describes; it can differ from the one that was written.
         conflicts: modules with operations that the map moves to another device, the most seconds first.
         elsewhere: share of all seconds that the map moves to another device.
-        notes: what users have to know besides the text, as sentences.
+        notes: sentences for the user.
     """
 
     text: str
@@ -60,7 +60,7 @@ class RuntimeMap:
 
 @dataclass(frozen=True, eq=False)
 class RuntimeCost:
-    """The cost of a map where its runtime runs it.
+    """The cost of a map when its runtime runs it.
 
     Attributes:
         value_s: seconds of a step; None if the runtime cannot run the map.
@@ -144,7 +144,7 @@ class Runtime(ABC):
         raise PlacementError(f"{source}: maps of {self.title} can only be written, not read", "give a device map")
 
     def cost(self, problem: Problem, made: RuntimeMap) -> RuntimeCost | None:
-        """The cost of a map as the runtime runs it; None if the machine model describes the runtime."""
+        """The cost of a map when the runtime runs it; None if that is what the simulator computes."""
         return None
 
 
@@ -176,9 +176,9 @@ def seconds_by_device(problem: Problem, part: NDArray[np.integer], device: NDArr
 
 
 def nearest(problem: Problem, placement: Placement, device: ArrayLike) -> Placement:
-    """Move each group to the allowed device with most of its seconds, if operations were on `device` [n].
+    """Move each group to the allowed device that has most of its seconds when operation v is on `device[v]`.
 
-    A group that may run on none of these devices stays where it is.
+    A group that may run on none of these devices stays where `placement` has it.
     """
     total = seconds_by_device(problem, problem.grouping.group_of, np.asarray(device))
     total[~problem.allowed] = 0.0
@@ -187,7 +187,7 @@ def nearest(problem: Problem, placement: Placement, device: ArrayLike) -> Placem
 
 
 def lacking_memory(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
-    """The devices whose memory is less than `peak_bytes` [D], with both figures; empty if everything fits."""
+    """A message with the devices that have less memory than `peak_bytes` [D]; empty if everything fits."""
     memory = problem.cluster.memory_bytes
     return "; ".join(
         f"{problem.cluster.device_names[d]} needs {peak_bytes[d]:,.0f} bytes and has {memory[d]:,.0f}"
@@ -205,6 +205,6 @@ def memory_text(problem: Problem, peak_bytes: NDArray[np.float64]) -> str:
 
 
 def listed(names: Sequence[str], limit: int = 3) -> str:
-    """The first names, quoted, and the number of further names."""
+    """The first names, quoted, and how many more there are."""
     shown = ", ".join(map(repr, names[:limit]))
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown

@@ -1,4 +1,4 @@
-"""Rules of thumb that are not from a runtime: layers in proportion to bandwidth, and the fastest device first.
+"""Rules of thumb that belong to no runtime: layers in proportion to bandwidth, and the fastest device first.
 
 From discussions of exo: exo-explore/exo, issue 957 and pull request 2297 (bandwidth), issue 701 and pull request 1088 (fastest).
 """
@@ -67,12 +67,12 @@ class FastestFirst(Rule):
 
 
 def capped(layers: int, weight: Sequence[float], most: Sequence[int]) -> list[int]:
-    """Like `proportional`, with at most `most[i]` layers on device i; the others share the rest in proportion.
+    """Divide layers in proportion to `weight`, but at most `most[i]` on device i; the other devices share what is left over.
 
     Raises NotApplicable if all devices together take fewer layers.
 
     Source: exo-explore/exo, pull request 2297: "Allocate layers in proportion to bandwidth while treating available RAM as
-    a hard capacity". The text does not say how the rest is shared.
+    a hard capacity". It does not say how to share what is left over.
     """
     if sum(most) < layers:
         raise NotApplicable(

@@ -59,13 +59,13 @@ def _split_spec(stages: tuple[Stage, ...]) -> dict[str, str]:
 def pipeline(problem: Problem, placement: Placement) -> Pipeline:
     """The stages of a placement that is a chain: each device runs one part of the forward pass, and sends to the next only.
 
-    A module is on the device with most of its seconds, as in `device_map`. Other operations of the forward pass, and the
-    loss, belong to the stage in which they come.
+    A module is on the device with most of its seconds, as in `device_map`. Operations of the forward pass outside these
+    modules, and the loss, belong to the stage that runs when they come.
 
     Raises PlacementError that names the module that breaks the chain.
     """
     placed = PlacedModules(problem, placement, "a pipeline is a chain of modules")
-    runs = list(_runs(placed))
+    runs = list(_parts(placed))
     begins = [placed.module_of(runs[0][1]), *(_beginning(placed, op, d) for d, op in runs[1:])]
     first = [0, *(int(np.flatnonzero(placed.below(m)[placed.forward])[0]) for m in begins[1:])]
     stage = np.full(placed.graph.n, -1)
@@ -80,7 +80,7 @@ def pipeline(problem: Problem, placement: Placement) -> Pipeline:
     return Pipeline(json.dumps(data, indent=1), meant, conflicts, elsewhere, stages=stages)
 
 
-def _runs(placed: PlacedModules) -> Iterator[tuple[int, int]]:
+def _parts(placed: PlacedModules) -> Iterator[tuple[int, int]]:
     """(device, first operation) of each part of the forward pass. Raises PlacementError if a device has several."""
     last: dict[int, str] = {}  # the last module on each device so far; the current device comes last
     for op in placed.forward.tolist():
@@ -103,7 +103,7 @@ def _beginning(placed: PlacedModules, op: int, device: int) -> str:
     """The module with the call that begins a stage; `op` is the first operation of a leaf in the stage.
 
     It is the outermost module that begins there and that the forward pass calls exactly once. A module that only holds
-    others, like a ModuleList, may never be called; torch.distributed.pipelining would split nothing there.
+    others, like a ModuleList, may never be called; torch.distributed.pipelining would not split there.
     """
     leaf, graph = placed.module_of(op), placed.graph
     before = placed.forward[: int(np.flatnonzero(placed.forward == op)[0])]

@@ -1,4 +1,4 @@
-"""vLLM: pipeline stages of whole layers, as many on each GPU.
+"""vLLM: pipeline stages of whole layers, the same number on each GPU.
 
 Follows vllm-project/vllm, vllm/distributed/utils.py, `get_pp_indices`, commit 5a6541d, and
 vllm/model_executor/models/llama.py, commit e06c9ba; the code is our own.
@@ -16,7 +16,7 @@ from placekit_runtimes.options import RuleOptions, VllmOptions
 
 
 class VllmEven(Rule):
-    """As many layers on every GPU, additional layers on the middle ones; vLLM does not look at memory."""
+    """The same number of layers on every GPU, the remainder on GPUs in the middle; vLLM does not look at memory."""
 
     name = "vllm_even"
     options_class: ClassVar[type[RuleOptions]] = VllmOptions
@@ -29,11 +29,10 @@ class VllmEven(Rule):
 
 
 def stage_layers(layers: int, stages: int, partition: Sequence[int] | None = None) -> list[int]:
-    """Layers of each stage: as many for all; what remains goes one each to the last but one, the one before, ...
+    """Layers of each stage: the same number for all; the remainder goes, one each, to the last stage but one and those before it.
 
-    So neither the last stage nor, while there are others, the first gets an additional layer: these hold the output and the
-    embedding. `partition` (VLLM_PP_LAYER_PARTITION) is taken as it is. Raises ConfigError if that is not one of these
-    layers and stages.
+    So the last stage, which holds the output, gets no extra layer, and the first, which holds the embedding, is the last to
+    get one. `partition` (VLLM_PP_LAYER_PARTITION) is used as it is; raises ConfigError if it has other sums or stages.
     """
     if partition is not None:
         if len(partition) != stages:

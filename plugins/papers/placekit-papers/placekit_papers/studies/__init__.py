@@ -1,1 +1,1 @@
-"""Items that are more than a sweep. Each module has `show()`, lines from the recorded rows, and `run(folder, registry)`."""
+"""Items that are not just a sweep. Each module has `show()` (lines from the recorded rows) and `run(folder, registry)`."""

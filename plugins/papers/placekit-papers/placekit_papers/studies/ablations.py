@@ -1,4 +1,4 @@
-"""Placeto's network without its parts, trained on a family and tried on unseen graphs (Addanki et al. 2019, section 4.3)."""
+"""Placeto's network without some parts, trained on a family and tested on unseen graphs (Addanki et al. 2019, section 4.3)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _POLICIES: dict[str, dict[str, Any]] = {
     "simple partitioner": {"name": "placeto", "rounds": 0},
     "seq2seq": {"name": "seq2seq"},
 }
-"""Also recorded: variants of both that no claim is about."""
+"""The recorded CSVs have further variants, which no claim is about."""
 
 
 def run(folder: Path, registry: Registry) -> list[str]:
-    """Train and place; the rows are in `folder`."""
+    """Train and place, write the rows to `folder`, and return the tables."""
     lines = []
     for name in _FAMILIES:
         path = folder / f"placeto_{name}_ablations.csv"

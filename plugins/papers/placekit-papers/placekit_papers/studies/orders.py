@@ -1,7 +1,7 @@
-"""Trained policies on the same graph in orders of its groups that they have not seen (Addanki et al. 2019, section 4.3).
+"""Trained policies place the same graph with its groups in unseen orders (Addanki et al. 2019, section 4.3).
 
 Policies train on one graph, in topological order or in 64 random ones. Each then places the graph in topological order and in 64
-random orders that no run trained with. Every value is one placement over the best that the run found in training.
+random orders that no run trained with. Each value is the time of one placement over that of the best placement in training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIRST_SEED, _ORDERS = 1000, 64
 
 
 def run(folder: Path, registry: Registry) -> list[str]:
-    """Train and place; the rows are in `folder`/rows.csv."""
+    """Train and place, write `folder`/rows.csv, and return the table."""
     rows: list[Row] = []
     for run_dir, summary in trained_runs([["experiment=placeto_orders"]], folder):
         problem = problem_of(run_dir, summary, registry)
@@ -41,7 +41,7 @@ def show() -> list[str]:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """By what a policy was trained in and placed in: the time over the best found in training, mean ± 95% over the seeds."""
+    """By orders in training and in placing: the time over the best found in training, mean ± 95% over the seeds."""
     found: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for r in rows:
         found[r["policy"], r["trained_in"], r["order"]][r["seed"]].append(float(r["value_s"]) / float(r["best_s"]))

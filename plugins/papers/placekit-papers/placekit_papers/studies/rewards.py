@@ -1,7 +1,7 @@
-"""Rewards for the last step of Placeto's episodes or for each of their steps (Addanki et al. 2019, appendix A.4).
+"""Rewards only for the last step of Placeto's episodes, or for every step (Addanki et al. 2019, appendix A.4).
 
-A row for each kind of rewards and budget: episodes and seconds (medians over the seeds), the best placement found, and the one
-that the trained policy makes itself, in seconds of a step.
+The table has a row for each kind of rewards and budget: episodes and seconds (medians over the seeds), and the seconds of a
+step under the best placement found and under the one that the trained policy itself chooses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from placekit_papers.runs import DATA
 from placekit_papers.studies.rows import Row, interval, placed_s, problem_of, read_rows, trained_runs, write_rows
 
 _BUDGETS = {"terminal": (4_000, 16_000), "intermediate": (170_000,)}
-"""Evaluations at which the two have as many episodes, and, for the second of `terminal`, take as long."""
+"""Budgets in evaluations. With 4,000 and 170,000, both kinds have the same number of episodes; 16,000 take as long as 170,000."""
 
 
 def run(folder: Path, registry: Registry) -> list[str]:
-    """Train; the rows are in `folder`/rows.csv."""
+    """Train, write `folder`/rows.csv, and return the table."""
     options = [
         ["experiment=placeto_rewards", f"trainer.rewards={kind}", f"budget.evaluations={budget}"]
         for kind, budgets in _BUDGETS.items()

@@ -1,4 +1,4 @@
-"""What studies share: rows in CSV files, runs of an experiment, and the placement that a trained policy makes itself."""
+"""Functions that studies share: rows in CSV files, runs of an experiment, and the placement that a trained policy chooses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trained_runs(options: Sequence[Sequence[str]], folder: Path) -> Iterator[tup
 
 
 def problem_of(run_dir: Path, summary: Summary, registry: Registry) -> Problem:
-    """What a run of one program placed. Raises RunError if this is no longer the same."""
+    """Build the problem of a run of one program again. Raises RunError if it has changed."""
     presets = [f"workload={summary.workload}", "grouper=placeto_cifar10", f"cluster={summary.cluster}"]
     assembly = assembled(presets, registry)
     problem = assembly.problem(assembly.programs[0])
@@ -59,7 +59,7 @@ def problem_of(run_dir: Path, summary: Summary, registry: Registry) -> Problem:
 
 
 def placed_s(problem: Problem, run_dir: Path, summary: Summary, registry: Registry, **order: Any) -> float:
-    """Seconds of a step with the placement that a run's trained policy makes, with other options of its order of groups."""
+    """Seconds of a step with the placement that a run's trained policy chooses; `order` are options that replace its own."""
     own = {k: v for k, v in summary.config["policy"].items() if k not in ("name", "checkpoint", *_ORDERS)}
     policy = registry.build("policy", summary.policy, {**own, **order})
     policy.build([problem], np.random.default_rng(0))

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from placekit_core import RunError, __version__, units
 from placekit_report.compare_ranking import contests, verdict, winners
-from placekit_report.compare_rows import Row, places
+from placekit_report.compare_rows import Row, rows_by_table
 from placekit_report.compare_text import TEXTS, cells_of, coverage
 from placekit_report.curves import curve, read_history
 from placekit_report.page.markup import Child, Markup, percent, quantity, table, tag
@@ -24,7 +24,7 @@ MOST_CURVES = 8
 
 def comparison(table_rows: Sequence[Row], command: str, home: Path, lost: Sequence[tuple[Path, str]]) -> str:
     """The page as text. Links to reports are relative to the folder `home`; `lost` are jobs without a result, and why."""
-    found = places(table_rows)
+    found = rows_by_table(table_rows)
     runs = sum(len(row.runs) for row in table_rows)
     title = f"Comparison of {runs} run{'' if runs == 1 else 's'}"
     head = tag("header", tag("h1", title), tag("div", tag("pre", tag("code", command)), class_="command"))

@@ -1,4 +1,4 @@
-"""The curves of searches as SVG: the best value against the number of evaluations, with the proven bound."""
+"""Draws searches as SVG: the best value against the number of evaluations, with the proven bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 900, 260, 80, 24, 10
 
 
 def search_chart(searches: Sequence[Any], bound: float | None, unit: str) -> Markup | None:
-    """A line for each search of at least two evaluations; None without any. `unit` is the unit of the values."""
+    """A line for each search; None if no search made two evaluations. `unit` is the unit of the values."""
     curves = [[(x, y) for x, y in zip(s["evaluations"], s["best_s"], strict=True) if y is not None] for s in searches]
     values = [y for curve in curves for _, y in curve] + ([bound] if bound else [])
     last = max((s["evaluations"][-1] for s in searches if len(s["evaluations"])), default=0)

@@ -25,7 +25,7 @@ from placekit_report.page.search_chart import search_chart
 
 Data = Mapping[str, Any]
 STEPS = ("makespan", "step")
-"""Objectives that are the time of a whole step, so that the timeline explains the value."""
+"""Objectives that measure a whole step, as the timeline shows it."""
 OBJECTIVES = {**dict.fromkeys(STEPS, "step time"), "throughput": "time per micro-batch"}
 LONGEST, CUTS, DEVICES = 12, 15, 16
 OUTSIDE = "(outside modules)"
@@ -128,7 +128,7 @@ def devices(program: Data) -> Markup:
 
 
 def badge(device: int, name: str = "") -> Markup:
-    """The mark of a device: a colour, and its number, so that the colour is not needed.
+    """The mark of a device: its colour and its number, so that nobody needs to tell colours apart.
 
     Pass the `name` where it does not stand beside the mark, for screen readers.
     """
@@ -137,7 +137,7 @@ def badge(device: int, name: str = "") -> Markup:
 
 
 def critical(program: Data) -> Markup | None:
-    """The parts of the critical path."""
+    """Where the critical path spends its time."""
     t = program["timeline"]
     if t is None or not t["critical_parts"]["name"]:
         return None
@@ -188,7 +188,7 @@ def search(program: Data) -> Markup | None:
 
 
 def change(program: Data) -> Markup | None:
-    """What would change the value: the binding resource, utilisation, better resources, single moves."""
+    """What limits the value, and what would change it: utilisation, better resources, single moves."""
     c = program["change"]
     if c is None:
         return None
@@ -238,10 +238,10 @@ def gives_most(resources: Data, own: float | None) -> Child:
 
 
 def changed(value: float | None, own: float | None) -> Child:
-    """A value as a change of the program's own."""
+    """A value as a relative change from the program's own."""
     return "–" if value is None or not own else number(value / own - 1, signed(value / own - 1))
 
 
 def way(source: str, destination: str) -> Child:
-    """From one device to another; a line may break before the arrow only."""
+    """`SOURCE → DESTINATION`; a line may break only before the arrow."""
     return [tag("span", source, class_="whole"), " ", tag("span", "→ ", destination, class_="whole")]

@@ -28,16 +28,16 @@ class Accelerate(Runtime):
         return fitted(problem, device_map(problem, placement))
 
     def read(self, problem: Problem, text: str, source: str) -> DeviceMap:
-        """A device map of the user's own. Raises PlacementError for what does not exist, and for tensors without device."""
+        """Read a user's device map. Raises PlacementError for unknown devices and modules, and for tensors that no key covers."""
         return parse_map(problem, text, source)
 
     def cost(self, problem: Problem, made: RuntimeMap) -> RuntimeCost:
-        """The seconds and memory of a device map in one host thread, which differ from the machine model."""
+        """Seconds and memory when one host thread runs the map, which the machine model does not describe."""
         assert isinstance(made, DeviceMap)
         return cost_of(problem, made.located)
 
     def own_cost(self, problem: Problem) -> tuple[Placement | None, RuntimeCost]:
-        """The placement that accelerate would choose itself, and its cost; None with the reason as the cost's error."""
+        """The placement that accelerate itself would choose, and its cost; or None, with the reason in the cost's `error`."""
         try:
             placement = self.rule(problem)
             return placement, self.cost(problem, device_map(problem, placement))

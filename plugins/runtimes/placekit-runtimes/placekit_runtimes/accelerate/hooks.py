@@ -1,10 +1,10 @@
-"""Where accelerate runs the operations of a network under a device map, and what it cannot run.
+"""Finds the device on which accelerate runs each operation under a device map, and the operations that it cannot run.
 
 Follows huggingface/accelerate 1.15, src/accelerate/big_modeling.py (`dispatch_model`) and hooks.py (`AlignDevicesHook`); the
 code is our own. A hook moves the inputs of each module in the map to the module's device. The root's hook moves the inputs
 of the network to the main device, which is the GPU with the lowest number in the map. Nothing else moves: an operation of a
 module that is not in the map runs where its inputs are. The weights of modules on `cpu` are copied to the main device just
-before each leaf runs, and dropped after; the main device computes, unless the map has no GPU.
+before each leaf module runs, and dropped after it; the main device computes, unless the map has no GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CPU = "cpu"
 
 @dataclass(frozen=True)
 class Break:
-    """Something that accelerate cannot run: operation `op`, and a clause that says why."""
+    """An operation that accelerate cannot run, and the reason as a clause for messages."""
 
     op: int
     why: str
@@ -35,11 +35,11 @@ class Located:
 
     Attributes:
         main: the main device.
-        key: [n] entry of the map that an operation belongs to; None if it belongs to none.
-        home: [n] device in the map; of operations without entry, where their inputs are; of inputs, that of their first
-            reader; None if nothing says it.
-        runs: [n] device on which accelerate runs a kernel, or has a source while it is read; else as `home`.
-        breaks: what accelerate cannot run, in the order of the run.
+        key: [n] entry of the map that covers an operation, or None.
+        home: [n] device that the map gives an operation; without an entry, that of its inputs; for inputs of the network, that
+            of their first reader; None if unknown.
+        runs: [n] device on which accelerate runs a kernel, or reads a source. Differs from `home` e.g. for modules on the CPU.
+        breaks: operations that accelerate cannot run, in the order of the run.
     """
 
     main: DeviceName
@@ -50,7 +50,7 @@ class Located:
 
 
 def main_device(devices: Mapping[str, DeviceName]) -> DeviceName:
-    """The device that computes what is on no GPU: the GPU with the lowest number, or the CPU."""
+    """The device that runs modules that are on no GPU: the GPU with the lowest number, or the CPU."""
     return min((name for name in devices.values() if isinstance(name, int)), default=CPU)
 
 
@@ -60,20 +60,20 @@ def covering(path: str, devices: Mapping[str, DeviceName]) -> str | None:
 
 
 def locate(graph: Graph, devices: Mapping[str, DeviceName]) -> Located:
-    """Where the operations of a graph run under a map from modules and tensors to devices.
+    """Find where the operations of a graph run under a map from modules and tensors to devices.
 
-    Inputs are on the main device. If there are several, an input that only one module of the map reads starts on that module's
-    device, like the cache of a layer, unless it is the first module.
+    Inputs start on the main device. But if there are several, an input that only one module of the map reads, such as the
+    cache of a layer, starts on that module's device, unless it is the first module.
     """
     walk = _Walk(graph, devices)
-    walk.sources()
+    walk.weights_and_inputs()
     order = graph.topological_order
     forward = graph.kernel & (graph.phase == PHASES.index("forward"))
     for v in order[forward[order]].tolist():
         walk.forward(v)
     for v in order[(graph.kernel & ~forward)[order]].tolist():
-        walk.later(v)
-    walk.states()
+        walk.backward_or_update(v)
+    walk.remaining_sources()
     return Located(walk.main, walk.key, walk.home, walk.runs, tuple(walk.breaks))
 
 
@@ -92,8 +92,8 @@ class _Walk:
         column = graph.columns.get("forward_of")
         self.forward_of = column.tolist() if isinstance(column, np.ndarray) else [-1] * graph.n
 
-    def sources(self) -> None:
-        """Parameters and buffers are where their entry says, inputs on the main device or where a cache is read."""
+    def weights_and_inputs(self) -> None:
+        """Place parameters and buffers as their entry says, and inputs on the main device or as `_caches` says."""
         only = self._caches()
         for v in np.flatnonzero(~self.graph.kernel).tolist():
             if self.kinds[v] == "input":
@@ -121,7 +121,7 @@ class _Walk:
         return self.main if name is None or name == CPU else name
 
     def forward(self, v: int) -> None:
-        """A module in the map runs on its device; other operations where their inputs are, the loss on the main device."""
+        """Place an operation of the forward pass: on its module's device, else with its inputs; the loss on the main device."""
         key, read = self.key[v], self.graph.tensor_producer[self.graph.inputs(v)].tolist()
         if key is not None:
             self.home[v], self.runs[v] = self.devices[key], self._computing(self.devices[key])
@@ -143,8 +143,8 @@ class _Walk:
             self._break(v, f"reads {self.graph.op_name[offloaded[0]]!r}, whose module is on cpu and not called")
         self.runs[v] = next(iter([self.runs[u] for u in read if self.runs[u] is not None]), None)
 
-    def later(self, v: int) -> None:
-        """Gradients are computed where their forward operation runs, updates where their parameter is."""
+    def backward_or_update(self, v: int) -> None:
+        """Place a gradient where its forward operation runs, and an update where its parameter is."""
         u = self.forward_of[v]
         if u < 0 and self.key[v] is None:
             read = self.graph.tensor_producer[self.graph.inputs(v)].tolist()
@@ -156,8 +156,8 @@ class _Walk:
         if self.main != CPU and self.key[v] is not None and self.devices[str(self.key[v])] == CPU and not self.breaks:
             self._break(v, "belongs to a module on cpu, whose weights accelerate drops after the forward pass")
 
-    def states(self) -> None:
-        """The optimiser's state is where its module is; inputs, and what nothing has placed, are with their first reader."""
+    def remaining_sources(self) -> None:
+        """Place what is left: the optimiser's state with its module, inputs and all others with their first reader."""
         for v in np.flatnonzero(~self.graph.kernel).tolist():
             if self.home[v] is None:
                 key = self.key[v]

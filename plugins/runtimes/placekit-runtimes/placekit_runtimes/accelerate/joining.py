@@ -1,7 +1,7 @@
 """Finds a device for every module so that accelerate can run the network: modules that belong together share a device.
 
-A placement may put the parts of a module on devices that no hook connects (see `hooks`). Then either the whole module goes to
-one device, or the modules whose outputs meet there do.
+A placement may put the parts of a module on devices between which no hook moves tensors (see `hooks`). Then either the whole
+module goes to one device, or the modules whose outputs it combines do.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from placekit_runtimes.accelerate.hooks import CPU, covering, locate
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.modules import PlacedModules, above
 
-_MAIN = "\0main"  # the main device, among the paths of modules
-_LARGE = 0.75  # a module with more of all seconds is not put on one device as a whole
+_MAIN = "\0main"  # stands for the main device where a module's path is expected
+_LARGE = 0.75  # a module with a larger share of all seconds is never put on one device as a whole
 
 
 class JoinedModules:
     """Modules and tensors with their devices, made coarser until accelerate can run them.
 
     Attributes:
-        devices: the map: the shortest prefixes below which everything is on one device.
-        loose: tensors beside split modules, which `dispatch_model` does not move.
+        devices: the device map; its keys are the shortest prefixes below which everything is on one device.
+        loose: tensors of modules that are split over devices; `dispatch_model` does not move these tensors.
+        whole: modules that stay on one device.
+        pairs: modules that must share a device.
     """
 
     def __init__(self, placed: PlacedModules, names: Sequence[DeviceName], whole: Collection[str]) -> None:
@@ -38,13 +40,13 @@ class JoinedModules:
         while True:
             self.devices = self._map()
             before = len(self.whole), len(self.pairs)
-            self._mend()
+            self._join_more()
             if before == (len(self.whole), len(self.pairs)):
                 break
         self.loose = tuple(name for name in self.devices if name in placed.tensors and "." in name)
 
     def _shared(self) -> Iterator[tuple[str, str]]:
-        """Pairs of modules that share weights, such as a tied head; and the root's tensors with the main device."""
+        """Pairs of modules that share weights, such as a tied head; and pairs of the root's tensors and the main device."""
         placed, graph = self.placed, self.placed.graph
         for v in placed.own_tensors.get("", ()):
             yield graph.op_name[v], _MAIN
@@ -57,7 +59,7 @@ class JoinedModules:
                 yield owner, reader
 
     def _map(self) -> dict[str, DeviceName]:
-        """The map for the current pairs and whole modules."""
+        """The map in which connected `pairs`, and the modules in `whole`, are on the device with most of their seconds."""
         placed = self.placed
         own = placed.leaves | placed.tensors
         root: dict[str, str] = {}
@@ -93,8 +95,8 @@ class JoinedModules:
         """The outermost module around `path` that stays whole, or `path`."""
         return next((m for m in reversed([path, *above(path)]) if m in self.whole), path)
 
-    def _mend(self) -> None:
-        """For everything that accelerate cannot run in the current map, record which modules have to be together."""
+    def _join_more(self) -> None:
+        """Add to `whole` or `pairs` for each operation that accelerate cannot run with the current map."""
         placed, before = self.placed, len(self.whole)
         for module in placed.own_tensors:
             if (
@@ -117,11 +119,11 @@ class JoinedModules:
                 continue
             nodes = sorted({n for u in read for n in self._nodes(u, found.key)})
             pairs |= set(itertools.pairwise(nodes))
-        if len(self.whole) == before:  # what is whole may leave nothing to pair
+        if len(self.whole) == before:  # the new whole modules may settle these pairs
             self.pairs |= pairs
 
     def _nodes(self, op: int, key: Sequence[str | None]) -> set[str]:
-        """The modules, or the main device, that decide where a value is."""
+        """The modules, tensors or main device whose place decides where the value of an operation is."""
         placed, found, todo, seen = self.placed, set[str](), [op], set[int]()
         while todo:
             v = todo.pop()

@@ -1,4 +1,4 @@
-"""Reads device maps that users have: checks their keys and devices, and finds the placement that they mean."""
+"""Reads users' device maps: checks their keys and devices, and finds the placement that they describe."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ HINT = 'give a device map, {"model.layers.0": 0, ..., "lm_head": "cpu"}, or the 
 
 
 def parse_map(problem: Problem, text: str, source: str) -> DeviceMap:
-    """The map in a JSON text. Raises PlacementError; see `check_map`."""
+    """Read a map from JSON, as `check_map` does."""
     try:
-        data = json.loads(text, object_pairs_hook=_once)
+        data = json.loads(text, object_pairs_hook=_without_repeated_keys)
     except (ValueError, RecursionError) as e:
         raise PlacementError(f"{source} is not JSON: {e}", HINT) from None
     if not isinstance(data, dict):
@@ -32,12 +32,12 @@ def parse_map(problem: Problem, text: str, source: str) -> DeviceMap:
 
 
 def check_map(problem: Problem, data: Mapping[str, Any], source: str) -> DeviceMap:
-    """A checked device map. Raises PlacementError for devices and modules that do not exist, and for tensors without device.
+    """Check a device map. Raises PlacementError for unknown devices and modules, and for tensors that no key covers.
 
     Args:
-        problem: what is placed.
-        data: devices by module or tensor: the number of a GPU, its name in the cluster or as `cuda:0`, or `cpu`.
-        source: where the map is from, for messages.
+        problem: the graph and the machine.
+        data: devices by module or tensor. A device is the number of a GPU, its name in the cluster, `cuda:N`, or `cpu`.
+        source: name of the map's origin, for messages.
     """
     if not data:
         raise PlacementError(f"{source} is empty", HINT)
@@ -80,7 +80,7 @@ def _device(
 
 
 def _check_keys(problem: Problem, devices: Mapping[str, DeviceName], source: str) -> list[str]:
-    """Notes on keys that the graph does not know. Raises PlacementError, with close names, if they may be mistakes."""
+    """Return notes on keys that the graph lacks. Raises PlacementError, with close names, if such a key may be a mistake."""
     graph = problem.graph
     weights = np.flatnonzero(~graph.kernel & np.isin(graph.op_type.tolist(), ("parameter", "buffer"))).tolist()
     modules = dict.fromkeys(m for path in graph.module.vocabulary for m in (path, *above(path)))
@@ -108,7 +108,7 @@ def _check_keys(problem: Problem, devices: Mapping[str, DeviceName], source: str
 
 
 def _placed(problem: Problem, located: Located, names: Sequence[DeviceName]) -> tuple[Placement, list[str]]:
-    """The placement that a map means, and the operations that may not run where it has them."""
+    """The placement that a map describes, and the operations that are not allowed on the device that it gives them."""
     index = {name: names.index(name) for name in reversed(names)}
     device: NDArray[np.int16] = np.asarray(
         [index[located.main if name is None else name] for name in located.home], np.int16
@@ -119,7 +119,7 @@ def _placed(problem: Problem, located: Located, names: Sequence[DeviceName]) -> 
     return placement, [problem.graph.op_name[v] for v in np.flatnonzero(forbidden).tolist()]
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
         raise ValueError(f"the key {next(k for k in keys if keys.count(k) > 1)!r} occurs twice")

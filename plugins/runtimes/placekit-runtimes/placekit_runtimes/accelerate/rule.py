@@ -47,11 +47,11 @@ class AccelerateSequential(Rule):
         )
 
     def balanced(self, modules: Modules, memory: dict[str, int], gpus: list[str]) -> dict[str, int]:
-        """The bytes for weights on each device; for `sequential` all of them."""
+        """The bytes that weights may take on each device; `sequential` may use all."""
         return memory
 
     def _memory(self, network: Network, gpus: list[str], names: list[str]) -> dict[str, int]:
-        """Bytes for weights on the named devices, the GPUs and maybe a CPU: all their memory, or `max_memory`.
+        """Bytes for weights on the devices `names` (the GPUs, then perhaps a CPU): all their memory, or `max_memory`.
 
         Raises ConfigError for other keys of `max_memory`.
         """
@@ -76,7 +76,7 @@ class AccelerateAuto(AccelerateSequential):
     name = "accelerate_auto"
 
     def balanced(self, modules: Modules, memory: dict[str, int], gpus: list[str]) -> dict[str, int]:
-        """The bytes for weights on each device: an even share of the weights, and a margin, except on the last GPU."""
+        """An even share of the weights and a margin on each device; the last GPU may use all its memory."""
         limited = self.options.max_memory is not None
         return balanced_memory(modules, memory, gpus, limited)
 
@@ -84,8 +84,8 @@ class AccelerateAuto(AccelerateSequential):
 def tensors_of(network: Network) -> tuple[dict[str, int], list[frozenset[str]]]:
     """Bytes of parameters and buffers by name, in the order of their blocks, and the sets of names that share a tensor.
 
-    A name begins with that of its block. A parameter that other blocks also read (an output tied to the embedding) is listed
-    there with 0 bytes, because accelerate counts it once.
+    A name begins with its block's name. A parameter that other blocks read, too (an output tied to the embedding), is listed
+    in those blocks with 0 bytes, because accelerate counts it once.
     """
     graph, blocks = network.problem.graph, network.blocks
     of_op = blocks.of_group[network.problem.grouping.group_of]
@@ -116,12 +116,12 @@ def tensors_of(network: Network) -> tuple[dict[str, int], list[frozenset[str]]]:
 
 
 def devices_of_groups(network: Network, device_map: dict[str, int], first: int) -> NDArray[np.int64]:
-    """[g] device of each group: that of its module in the map, else that of its block; `first` if the map is empty.
+    """[g] device of each group: its module's in the map, else its block's; `first` if the map is empty.
 
     A block without weights is on the device of the block before it, as activations stay where they are.
     """
     blocks, graph = network.blocks, network.problem.graph
-    of_block = [_of_block(name, device_map) for name in blocks.names]
+    of_block = [_device_of_block(name, device_map) for name in blocks.names]
     known = next((d for d in of_block if d is not None), first)
     for b, device in enumerate(of_block):
         known = known if device is None else device
@@ -137,8 +137,8 @@ def devices_of_groups(network: Network, device_map: dict[str, int], first: int) 
     return result
 
 
-def _of_block(name: str, device_map: dict[str, int]) -> int | None:
-    """Device of a block: of the module that it is or belongs to, else of the first module in it; None if it has none."""
+def _device_of_block(name: str, device_map: dict[str, int]) -> int | None:
+    """A block's device: the entry of the block or of a module around it, else the first entry inside it, else None."""
     over = [d for key, d in device_map.items() if f"{name}.".startswith(f"{key}.")]
     return next(iter(over or [d for key, d in device_map.items() if key.startswith(f"{name}.")]), None)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from placekit_core import Backend, Executable, Measurements, Placement, Placements, Problem, Schedule, Session
 from placekit_my_method import MyMethodOptions
 
-ROUNDING = 1e-9  # relative; the bound is lowered by this, because its sum and a value's sum are rounded differently
+ROUNDING = 1e-9  # the bound is lowered by this share, because its sum and the sum of a value are rounded differently
 
 
 class MyMethod(Backend):
@@ -39,7 +39,7 @@ class MyMethodSession(Session):
         self.bytes_ = graph.persistent_bytes + outputs  # [n] memory that each operation needs on its device
 
     def evaluate(self, placements: Placements) -> Measurements:
-        """A batch. Memory is never freed: persistent bytes, all outputs and all received copies."""
+        """Evaluate a batch. Memory is never freed: it holds persistent bytes, all outputs and all received copies."""
         problem, graph = self.problem, self.problem.graph
         b, size = len(placements), problem.cluster.size
         value, peak = np.zeros(b), np.zeros((b, size))

@@ -1,4 +1,4 @@
-"""Grouper `my_method`: runs of operations that follow each other."""
+"""Grouper `my_method`: pieces of a topological order."""
 
 from __future__ import annotations
 

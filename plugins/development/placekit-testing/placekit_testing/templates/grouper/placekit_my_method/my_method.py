@@ -1,4 +1,4 @@
-"""Grouper `my_method`: runs of operations that follow each other."""
+"""Grouper `my_method`: pieces of a topological order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from placekit_my_method import MyMethodOptions
 class MyMethod(Grouper):
     """Cuts a topological order into at most `max_groups` pieces with equal numbers of units.
 
-    A unit is a set of co-located operations. Sets that depend on each other, with the operations between them, are one
-    unit. Data flows from earlier to later pieces only, so groups have no cycle. Further cuts separate operations that run
-    on CPUs only from those that run on GPUs only.
+    A unit is a set of co-located operations. Sets that depend on each other are one unit, together with the operations
+    between them. Data flows only from earlier to later pieces, so groups have no cycle. Additional cuts separate operations
+    that run only on CPUs from operations that run only on GPUs.
     """
 
     name = "my_method"
@@ -54,7 +54,7 @@ def _positions(graph: Graph) -> NDArray[np.int64]:
 
 
 def _types(graph: Graph, position: NDArray[np.int64], size: int) -> list[set[str]]:
-    """Device types that may run everything at each position."""
+    """For each position, the device types that may run all its operations."""
     of = [set(text.split("|")) for text in graph.allowed.vocabulary]
     every = set().union(*of)
     types = [every] * size

@@ -14,7 +14,7 @@ from placekit_my_method import MyMethodOptions
 class MyMethod(Trainer):
     """Ascends the gradient of the mean over episodes of (mean score - score) / deviation * log-probability.
 
-    A score is the value in seconds, or the failing signal; lower is better. Programs of a family take turns.
+    A score is the value in seconds, or the failing signal; lower is better. The programs of a family take turns.
     """
 
     name = "my_method"
