@@ -5,19 +5,19 @@ from __future__ import annotations
 from tests.repo import ROOT, tracked
 
 CEILINGS = {
-    "placekit_core/contracts": 3_819,  # target 2,900
-    "placekit_core/run": 3_490,  # target 2,000
-    "placekit_core/cli": 1_387,  # target 1,100
+    "placekit_core/contracts": 3_850,  # target 2,900
+    "placekit_core/run": 3_500,  # target 2,000
+    "placekit_core/cli": 1_400,  # target 1,100
     "benchmarks": 3_300,  # target 3,000
-    "plugins/backends/placekit-cuda": 2_670,  # target 2,600
-    "plugins/backends/placekit-pipeline": 3_290,  # target 3,000
+    "plugins/backends/placekit-cuda": 2_700,  # target 2,600
+    "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
     "plugins/backends/placekit-sim": 1_200,
-    "plugins/commands/placekit-doctor": 570,  # target 500
-    "plugins/commands/placekit-inspect": 2_290,  # target 1,800
-    "plugins/development/placekit-testing": 4_170,  # target 3,800
-    "plugins/distributed/placekit-ray": 1_655,  # target 1,500
+    "plugins/commands/placekit-doctor": 600,  # target 500
+    "plugins/commands/placekit-inspect": 2_300,  # target 1,800
+    "plugins/development/placekit-testing": 4_150,  # target 3,800
+    "plugins/distributed/placekit-ray": 1_650,  # target 1,500
     "plugins/groupers/placekit-grouping": 700,
-    "plugins/importers/placekit-einsum": 1_260,  # target 1,250
+    "plugins/importers/placekit-einsum": 1_300,  # target 1,250
     "plugins/importers/placekit-formats": 2_000,
     "plugins/importers/placekit-models": 1_400,
     "plugins/importers/placekit-onnx": 1_400,
@@ -25,23 +25,23 @@ CEILINGS = {
     "plugins/importers/placekit-zoo": 2_600,
     "plugins/libraries/placekit-layers": 1_100,
     "plugins/libraries/placekit-partitioning": 430,
-    "plugins/libraries/placekit-scheduling": 4_585,  # target 3,350
+    "plugins/libraries/placekit-scheduling": 4_600,  # target 3,350
     "plugins/papers/placekit-papers": 2_000,
-    "plugins/policies/placekit-doppler": 1_980,  # target 1,700
+    "plugins/policies/placekit-doppler": 2_000,  # target 1,700
     "plugins/policies/placekit-gdp": 500,
     "plugins/policies/placekit-heuristics": 1_650,  # target 1,600
     "plugins/policies/placekit-metis": 130,
-    "plugins/policies/placekit-placeto": 1_170,  # target 1,100
-    "plugins/policies/placekit-post": 370,  # target 355
+    "plugins/policies/placekit-placeto": 1_200,  # target 1,100
+    "plugins/policies/placekit-post": 400,  # target 355
     "plugins/policies/placekit-scotch": 230,
     "plugins/policies/placekit-search": 3_150,  # target 2,800
-    "plugins/policies/placekit-seq2seq": 760,  # target 700
-    "plugins/reporting/placekit-report": 4_120,  # target 3,900
+    "plugins/policies/placekit-seq2seq": 800,  # target 700
+    "plugins/reporting/placekit-report": 4_150,  # target 3,900
     "plugins/reporting/placekit-tensorboard": 120,
-    "plugins/runtimes/placekit-runtimes": 3_600,  # target 3,300
+    "plugins/runtimes/placekit-runtimes": 3_650,  # target 3,300
     "plugins/trainers/placekit-learn": 1_000,
 }
-"""A room over its target has its present size, so that it only shrinks."""
+"""A room over its target has its present size, rounded up to 50 lines."""
 
 
 def lines_of(room: str) -> int:

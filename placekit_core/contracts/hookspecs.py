@@ -28,7 +28,7 @@ KINDS = ("importer", "grouper", "policy", "trainer", "backend")
 class Component:
     """Describes one component of a plugin. Listing plugins reads only this, so it imports nothing heavy.
 
-    Importers need an `ImporterComponent`. A policy with a trainer of its own, or one that is a baseline, has a `PolicyComponent`.
+    Importers have an `ImporterComponent`. A policy may have a `PolicyComponent`, which says more.
 
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
@@ -47,7 +47,7 @@ class Component:
 
 @dataclass(frozen=True)
 class PolicyComponent(Component):
-    """Describes a policy that has a trainer of its own, or that is a baseline.
+    """Describes a policy, with its trainer if it learns, and whether it is a baseline.
 
     Attributes:
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from placekit_learn.optimisers import Adam
 from placekit_learn.options import ReinforceOptions
-from placekit_learn.rewards import Rewards
+from placekit_learn.rewards import Advantages
 
 from placekit_core import Problem, Registry
 from placekit_core.cli.compose import assembled
@@ -60,8 +60,8 @@ def learn(
     policy.build([problem], rng)
     server = policy.state_dict()
     parameters = [server] * _CONTROLLERS
-    one = Rewards(options, default_failing_signal_s(problem))
-    rewards = [one if baseline == "shared" else Rewards(options, one.failing_signal_s) for _ in parameters]
+    one = Advantages(options, default_failing_signal_s(problem))
+    rewards = [one if baseline == "shared" else Advantages(options, one.failing_signal_s) for _ in parameters]
     values: list[float] = []
     for update in range(updates or _EVALUATIONS // _SAMPLES):
         i = update % _CONTROLLERS
