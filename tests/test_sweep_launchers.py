@@ -124,11 +124,15 @@ from placekit_core.cli.main import main
 sys.exit(main())
 """
     command = [sys.executable, "-c", code, "run", "-m", *MLP, "seed=1,2"]
-    for option in ("hydra/launcher=joblib", "hydra/sweeper=optuna"):
+    for option, package in (
+        ("hydra/launcher=joblib", "hydra-joblib-launcher"),
+        ("hydra/sweeper=optuna", "hydra-optuna-sweeper"),
+    ):
         done = subprocess.run([*command, option], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 1
         group, _, name = option.partition("=")
-        assert done.stderr == f"placekit: no {group} named '{name}'\n  available: basic\n"
+        expected = f"placekit: no {group} named '{name}'\n  available: basic; is {package} installed?\n"
+        assert done.stderr == expected
 
 
 LONG = [
