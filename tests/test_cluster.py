@@ -124,7 +124,7 @@ def test_multicast_needs_one_send_per_source() -> None:
     [
         ({"links": [{"mesh": "*", "bytes_per_s": -1}]}, r"links.0.bytes_per_s: .* greater than 0 \(got -1\)"),
         ({"links": [{"mesh": "*", "bytes_per_s": float("inf")}]}, r"links.0.bytes_per_s"),
-        ({"links": [{"mesh": "*", "bytes_per_s": 1, "speed": 1}]}, r"no option named 'links.0.speed'"),
+        ({"links": [{"mesh": "*", "bytes_per_s": 1, "speed": 1}]}, r"no field named 'links.0.speed'"),
         ({"links": [{"mesh": "*", "a": "g:0", "bytes_per_s": 1}]}, "either `a` and `b`, or `mesh`"),
         ({"links": [{"mesh": "*", "bytes_per_s": 1, "reverse": {"bytes_per_s": 1}}]}, "`reverse` goes with"),
         ({"links": [{"a": "g:0", "b": "g:1", "bytes_per_s": 1, "duplex": "half", "reverse": {"bytes_per_s": 1}}]},
@@ -147,7 +147,7 @@ def test_multicast_needs_one_send_per_source() -> None:
         ({"kinds": {"g": {**GPU, "efficiency": {"matmull": {"compute": 1, "memory": 1}}}}},
          r"efficiency.matmull.*'matmul', .*'convolution', .*'other'"),
         ({"kinds": {"g": {**GPU, "memory_bytes": 11.5}}}, "kinds.g.memory_bytes"),
-        ({"speed": 3}, "no option named 'speed'"),
+        ({"speed": 3}, "no field named 'speed'"),
     ],
 )  # fmt: skip
 def test_what_is_refused(change: dict[str, Any], message: str) -> None:

@@ -64,7 +64,7 @@ def test_cluster_file(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"no cluster file nope\.yaml"):
         normalise(["cluster=nope.yaml"], installed())
     path.write_text("x: 1")
-    with pytest.raises(ClusterError, match="no option named 'x'"):  # here, and not in each job of a sweep
+    with pytest.raises(ClusterError, match="no field named 'x'"):  # here, and not in each job of a sweep
         normalise([f"cluster={path}"], installed())
 
 

@@ -285,13 +285,15 @@ RUNS = {
         f"{policy}, chainmm_small": f"workload=chainmm_small +policy={policy} budget.evaluations=200"
         for policy in ("doppler", "placeto", "placeto_paper", "post", "gdp", "seq2seq", "hierarchical")
     },
+    "doppler, inception_v3": "+policy=doppler budget.evaluations=1000",
     "chain": "workload=decode_13b +policy=chain +backend=pipeline backend.objective=token",
     "exact": "workload=chainmm_small +policy=exact +backend=pipeline grouper=heavy_edge grouper.max_groups=12"
     " budget.seconds=60",
     "qwen3-8b decode": "model=hf:Qwen/Qwen3-8B mode=decode policy=etf",
 }
 """Runs whose results are golden."""
-LEARNED = {name for name in RUNS if name.endswith(", chainmm_small")}
+LEARNED = {name for name in RUNS if ", " in name}
+LONG = {"placeto_paper, chainmm_small", "doppler, inception_v3"}
 
 
 def result(line: str) -> dict[str, Any]:
@@ -345,7 +347,9 @@ def test_calls_keep_their_meaning(name: str, default: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in RUNS]
+)
 def test_results_are_the_same_to_the_last_bit(name: str) -> None:
     expected, found = _golden("results")[name], result(RUNS[name])
     recorded, here = expected.pop("processor"), found.pop("processor")

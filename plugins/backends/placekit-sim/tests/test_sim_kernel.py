@@ -47,6 +47,7 @@ def test_every_placement_of_tiny_problems_is_above_the_bound() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kernel_agrees_with_the_second_opinion_thousands_of_times() -> None:
     agree(draw, range(10_000, 11_000))
     agree(lambda rng: draw(rng, 60, 8), range(20_000, 20_040))

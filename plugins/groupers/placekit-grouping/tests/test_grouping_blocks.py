@@ -134,6 +134,7 @@ class TestPreset:
         assert len(names) == 65 + 5 + 5
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_counts_of_the_paper(self) -> None:
         """Table 1 of Mirhoseini et al. 2017, within 15 %."""
         for workload, count, paper in [("rnnlm", 160, 188), ("nmt", 321, 280), ("inception_v3", 76, 83)]:
