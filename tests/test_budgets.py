@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tests.repo import ROOT, tracked
 
+# The first targets of the core (2,900, 2,000, 1,100) and of placekit-scheduling (3,350) left out that docstrings with shapes,
+# units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
-    "placekit_core/contracts": 3_850,  # target 2,900
-    "placekit_core/run": 3_500,  # target 2,000
-    "placekit_core/cli": 1_400,  # target 1,100
+    "placekit_core/contracts": 3_850,
+    "placekit_core/run": 3_500,
+    "placekit_core/cli": 1_400,
     "benchmarks": 3_300,  # target 3,000
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
@@ -25,7 +27,7 @@ CEILINGS = {
     "plugins/importers/placekit-zoo": 2_600,
     "plugins/libraries/placekit-layers": 1_100,
     "plugins/libraries/placekit-partitioning": 430,
-    "plugins/libraries/placekit-scheduling": 4_600,  # target 3,350
+    "plugins/libraries/placekit-scheduling": 4_600,
     "plugins/papers/placekit-papers": 2_000,
     "plugins/policies/placekit-doppler": 2_000,  # target 1,700
     "plugins/policies/placekit-gdp": 500,
