@@ -205,7 +205,7 @@ def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPat
     r = policy.rollout(problem, 3, np.random.default_rng(0), 1.0)
     weight = np.random.default_rng(1).standard_normal(r.log_prob.shape)
     whole = policy.gradients(problem, r, weight, 0.1)
-    monkeypatch.setattr("placekit_placeto.per_device._AT_ONCE", 5 * 200 * problem.cluster.size)
+    monkeypatch.setattr("placekit_placeto.per_device._LARGEST_ARRAY", 5 * 200 * problem.cluster.size)
     parts = policy.gradients(problem, r, weight, 0.1)
     for name, values in whole.items():
         np.testing.assert_allclose(parts[name], values, rtol=1e-3, atol=1e-5)
