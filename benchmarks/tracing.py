@@ -2,8 +2,8 @@
 
     python benchmarks/tracing.py [--quick] [--write]
 
-The networks are those of placekit-zoo with default options, except the options shown. Each is imported in its own process,
-which has imported a small network before. Seconds are CPU time of one thread, the less of two imports. The ratio is that of an
+Imports networks of placekit-zoo, with default options and the options shown. Each is imported in a process of its own, which has
+imported a small network before. Seconds are CPU time of one thread, the less of two imports. The ratio is that of an
 import without the short paths of `placekit_torch.shortcuts`, in the same process; the graphs must be equal. `--quick` takes
 small networks; `--write` writes the report to benchmarks/results/tracing.md.
 """

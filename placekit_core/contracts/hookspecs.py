@@ -89,7 +89,7 @@ class ImporterComponent(Component):
 
 
 COMPONENT: Mapping[str, type[Component]] = {"importer": ImporterComponent}
-"""How components of a kind have to be described; those of other kinds by `Component`."""
+"""The class that describes components of a kind; `Component` for kinds that are not in it."""
 
 
 @dataclass(frozen=True)

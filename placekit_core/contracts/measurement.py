@@ -77,8 +77,8 @@ class Spans:
 class Schedule:
     """The timed events of one run of one placement; n operations, x transfers. Times in seconds from the start.
 
-    If operations run several times, once for each micro-batch, the times of operations and transfers are those of the first. A
-    tensor that is streamed (`Session.prefetch`) may be sent to a device several times.
+    With micro-batches, operations run several times: the times of operations and transfers are those of the first micro-batch. A
+    streamed tensor (`Session.prefetch`) may be sent to a device several times.
 
     Attributes:
         op_device, op_stream: [n] where each operation ran.

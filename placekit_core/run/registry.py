@@ -67,7 +67,7 @@ class Registry:
         return installed, ()
 
     def add(self, plugin: str, hooks: Any, distribution: str, version: str, module: str = "") -> None:
-        """Register a plugin (a module, or a class of which an instance is built here) and collect what it contributes.
+        """Register a plugin and collect what it contributes. Of a plugin that is a class, an instance is built.
 
         A plugin that fails becomes one of `broken`. `module` is its top-level package.
         """

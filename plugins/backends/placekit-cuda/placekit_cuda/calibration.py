@@ -87,7 +87,7 @@ class Clock:
         return end.since(start) / times
 
     def median(self, stream: Stream, work: Callable[[], object], sample_s: float) -> float:
-        """Median seconds of `repeats` samples of at least `sample_s`, after one that is discarded."""
+        """Median seconds of `repeats` samples, each at least `sample_s` long. A first sample is discarded."""
         times = repetitions(min(self.once(stream, work), self.once(stream, work)), sample_s)
         hold_s = self.hold_s(times)
         return float(np.median([self.once(stream, work, times, hold_s) for _ in range(self.repeats + 1)][1:]))

@@ -75,12 +75,12 @@ class Plan:
 
 
 def priorities(made: Plan, graph: Graph, priority: NDArray[np.float32]) -> list[float]:
-    """[nodes] priorities from those of the operations [n]: of a run, its first operation; of a transfer, the producer."""
+    """[nodes] priorities: a run has that of its first operation, a transfer that of the operation that writes its tensor."""
     return [float(priority[node.ops[0] if node.ops else graph.tensor_producer[node.tensor]]) for node in made.nodes]
 
 
 class Values:
-    """Finds the value that a reader uses on its device: the tensor itself, or the base tensor of which it is a view.
+    """Finds the value that a reader uses on its device: the tensor itself or, if it is a view, its base.
 
     A tensor is sent once to each device that reads it. A device that has the base makes the view from it again; other
     devices get the view itself.

@@ -162,7 +162,7 @@ class PipelineSession(KernelSession):
         at = {field.name: int(kernel.ints[i]) for i, field in enumerate(FIELDS)}
 
         def messages(kind: int) -> set[tuple[int, int]]:
-            """Pairs of stages of which the first sends messages of this kind to the second."""
+            """Pairs (sender, receiver) of stages with messages of this kind."""
             stages = at["stages"]
             table = ints[at["messages"] + kind * stages * stages :][: stages * stages].reshape(stages, stages)
             return {(int(a), int(b)) for a, b in np.argwhere(table > 0)}

@@ -166,7 +166,7 @@ def build(m):
 
 @inner
 def chunks(m, device):
-    """Find the stage of each group under `interleaved`. Returns False if there is none, or a device has too many chunks.
+    """Find the stage of each group under `interleaved`; False if there are none, or if a device has too many chunks.
 
     The level of a group is the largest number of changes of device on a path of the forward phase to it. The groups of one
     device and level form a chunk, so that no two chunks wait for each other.

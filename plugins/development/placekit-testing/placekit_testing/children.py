@@ -49,11 +49,11 @@ def in_children(
     }
     servers = [_server(seed) for seed in hash_seeds]
     for server in servers:  # all of them work at the same time
-        server.stdin.write(json.dumps(job) + "\n")  # type: ignore[union-attr]
-        server.stdin.flush()  # type: ignore[union-attr]
-    answers = [server.stdout.readline() for server in servers]  # type: ignore[union-attr]
+        print(json.dumps(job), file=server.stdin, flush=True)
     found = []
-    for server, line in zip(servers, answers, strict=True):
+    for server in servers:
+        assert server.stdout is not None, "it was started with a pipe"
+        line = server.stdout.readline()
         if not line:
             _server.cache_clear()
         text, failed = json.loads(line) if line else (f"it ended with {server.wait()}", True)

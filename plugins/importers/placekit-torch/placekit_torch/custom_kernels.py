@@ -77,18 +77,9 @@ def fused_adam(
 
 @fused_adam.register_fake
 def _(
-    parameter: Tensor,
-    gradient: Tensor,
-    master: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    step: Tensor,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return tuple(map(torch.empty_like, (parameter, master, exp_avg, exp_avg_sq, step)))  # type: ignore[return-value]
+    parameter: Tensor, gradient: Tensor, master: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, step: Tensor, *_: float
+) -> tuple[Tensor, ...]:
+    return tuple(map(torch.empty_like, (parameter, master, exp_avg, exp_avg_sq, step)))
 
 
 class FusedAdam(torch.optim.Optimizer):

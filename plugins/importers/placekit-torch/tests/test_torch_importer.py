@@ -134,18 +134,6 @@ class Item(nn.Module):
         return x * x.sum().item()
 
 
-class Branch(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 0:
-            return x
-        return -x
-
-
-class Mask(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[x > 0]
-
-
 class Nonzero(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.nonzero(x).float()
@@ -160,8 +148,6 @@ class Shapes(nn.Module):
     ("module", "line", "why"),
     [
         (Item, "return x * x.sum().item()", "depends on the data"),
-        (Branch, "if x.sum() > 0:", "depends on the data"),
-        (Mask, "return x[x > 0]", "shape of a result depends on data"),
         (Nonzero, "return torch.nonzero(x).float()", "shape of a result depends on data"),
         (Shapes, "return x @ x", "RuntimeError"),
     ],
