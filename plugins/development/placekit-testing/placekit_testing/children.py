@@ -50,10 +50,9 @@ def in_children(
     servers = [_server(seed) for seed in hash_seeds]
     for server in servers:  # all of them work at the same time
         print(json.dumps(job), file=server.stdin, flush=True)
+    answers = [_answer(server) for server in servers]  # all of them before any fails: what is left would be the next job's
     found = []
-    for server in servers:
-        assert server.stdout is not None, "it was started with a pipe"
-        line = server.stdout.readline()
+    for server, line in zip(servers, answers, strict=True):
         if not line:
             _server.cache_clear()
         text, failed = json.loads(line) if line else (f"it ended with {server.wait()}", True)
@@ -72,6 +71,11 @@ def _server(hash_seed: int) -> subprocess.Popen[str]:
     )  # fmt: skip
     atexit.register(process.kill)
     return process
+
+
+def _answer(server: subprocess.Popen[str]) -> str:
+    assert server.stdout is not None, "it was started with a pipe"
+    return server.stdout.readline()
 
 
 def serve() -> None:

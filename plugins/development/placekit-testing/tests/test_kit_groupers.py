@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from kit_tools import catches, changed, own_checks, skipped
+from kit_tools import catches, changed, outcome, own_checks, skipped
 from numpy.random import Generator
 from placekit_testing import GrouperContract
 from pydantic import Field
@@ -108,6 +108,12 @@ def test_passes_for_a_right_grouper(tmp_path: Path) -> None:
 
 def test_finds_planted_bugs(tmp_path: Path) -> None:
     catches(GrouperContract, CHECKS, WRONG, tmp_path)
+
+
+def test_a_failure_in_other_processes_does_not_answer_the_next_check(tmp_path: Path) -> None:
+    name = "check_other_processes_give_the_same"
+    assert "OSError: not here" in outcome(GrouperContract, name, FailsElsewhere, tmp_path)
+    assert outcome(GrouperContract, name, Right, tmp_path) == "passed"
 
 
 def test_checks_that_do_not_apply_are_skipped(tmp_path: Path) -> None:
