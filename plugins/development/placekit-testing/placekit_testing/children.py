@@ -50,7 +50,8 @@ def in_children(
     servers = [_server(seed) for seed in hash_seeds]
     for server in servers:  # all of them work at the same time
         print(json.dumps(job), file=server.stdin, flush=True)
-    answers = [_answer(server) for server in servers]  # all of them before any fails: what is left would be the next job's
+    # All of them before one fails: an answer that is left would be taken for that of the next job.
+    answers = [_answer(server) for server in servers]
     found = []
     for server, line in zip(servers, answers, strict=True):
         if not line:
