@@ -231,7 +231,7 @@ def network(asked: Asked, source: str) -> Network:
 
 def _config(data: dict[str, Any], asked: Asked) -> Any:
     """The configuration as an object of transformers. Raises ImporterError. Code that comes with a model is never run."""
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, AutoConfig
 
     if "_class_name" in data:
         raise ImporterError(f"{asked.name} is a model of diffusers", f"give model=diffusers:{asked.name}")
