@@ -125,7 +125,7 @@ def test_a_broken_plugin_is_listed_and_everything_else_works(case: str, tmp_path
     assert reason in done.stdout
 
 
-RUN = ["run", "importer=mlp", "policy=etf", "baselines=[]", "log=[]", "run_dir=out"]
+RUN = ["run", "workload=chainmm_small", "policy=etf", "baselines=[]", "log=[]", "run_dir=out"]
 
 
 def test_a_reader_that_leaves_costs_no_result(tmp_path: Path) -> None:
