@@ -226,13 +226,14 @@ class _Towers:
         self.copies[i][node], self.tower[copy] = copy, i
 
     def _describe(self, i: int, step: Captured) -> None:
-        """Add the sources, updates, constants and results of tower i."""
+        """Add the sources, updates, co-located kernels and results of tower i."""
         copies, joined = self.copies[i], self.captured
         for s in step.sources:
             source = Source(_of(i, s.name), s.kind, copies[s.node], _of(i, s.owner), _of(i, s.module), s.initial)
             joined.sources.append(source)
             self.own[i].append((s, source.name))
         joined.updates |= {_of(i, name): copies[node] for name, node in step.updates.items()}
+        joined.together |= {_of(i, name): copies[node] for name, node in step.together.items()}
         for name, node in step.results.items():
             if name != "loss":
                 joined.results[_of(i, name)] = copies[node]
