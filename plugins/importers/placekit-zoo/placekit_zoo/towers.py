@@ -75,7 +75,8 @@ class TowersImporter(Importer):
 
 
 def _has_batch(options: type[BaseModel]) -> bool:
-    return "batch" in options.model_fields
+    field = options.model_fields.get("batch")
+    return field is not None and isinstance(field.default, int)  # the batch of an ONNX file may be fixed: its default is null
 
 
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:
