@@ -75,8 +75,8 @@ class TowersImporter(Importer):
 
 
 def _has_batch(options: type[BaseModel]) -> bool:
-    field = options.model_fields.get("batch")
-    return field is not None and isinstance(field.default, int)  # the batch of an ONNX file may be fixed: its default is null
+    """Whether the importer has a batch in any case; that of an ONNX file is an option only if the file leaves it open."""
+    return isinstance(getattr(options.model_fields.get("batch"), "default", None), int)
 
 
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:
