@@ -169,9 +169,9 @@ def _traced(trace: Callable[[Builder], Captured], part: Builder, share: int) -> 
         raise
     except ImporterError as e:
         raise ImporterError(
-            f"with {share} of the parts of the batch, {e.message}",
-            "if it can be traced without importer.towers: what the module itself holds for the whole batch, such as a cache"
-            " in its buffers or the batch as a number, cannot be divided",
+            f"the step of a tower with {share} part{'s' * (share > 1)} of the batch: {e.message}",
+            "if it can be traced without importer.towers, the module itself holds something of the size of the whole batch,"
+            " such as a cache in a buffer or the batch size as a number, which cannot be divided",
         ) from e
 
 
