@@ -88,7 +88,9 @@ def _file(word: str, registry: Registry) -> str:
             raise ConfigError(f"no file {word!r}", f"{known_files(registry)}; an option is OPTION=VALUE")
     if word.endswith(".py"):
         names = [c.name for c in registry.importers() if "module" in c.config.model_fields]
-        hint = " or ".join(f"importer={name} importer.module={word}:FUNCTION" for name in names)
+        folder, file = os.path.split(word.removesuffix(".py"))
+        where = f"importer.module={file}:FUNCTION" + (f" importer.path={folder}" if folder else "")
+        hint = " or ".join(f"importer={name} {where}" for name in names)
         raise ConfigError(f"{word} is Python code: name the function that makes what is placed", hint)
     return word
 

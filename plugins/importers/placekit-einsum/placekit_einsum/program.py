@@ -296,7 +296,8 @@ class TensorProgram:
         """Add a tensor: set its parts, and those of inputs that it is the first to read."""
         name = tensor.name
         if not isinstance(name, str) or not name or "\n" in name or name in self._by_name:
-            raise ImporterError(f"tensor program {self.name!r} has a tensor {name!r}, or it is no name", "take another")
+            hint = "a name is text of one line, and no other tensor has it"
+            raise ImporterError(f"a tensor of {self.name!r} cannot be named {name!r}", hint)
         chosen = self._override.get(name, {})
         for mapping in (parts or {}, chosen):
             if not isinstance(mapping, Mapping):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from placekit_core import Importer, Program, load_graph, save_graph
 from placekit_formats import FileOptions
+from placekit_formats.reading import require_path
 
 
 class FileImporter(Importer):
@@ -15,7 +16,8 @@ class FileImporter(Importer):
     options_class = FileOptions
 
     def load(self) -> list[Program]:
-        """One program. Raises GraphError."""
+        """One program. Raises GraphError, or ImporterError without a path."""
+        require_path(self.options.path, self.name)
         return [Program(load_graph(self.options.path))]
 
     @classmethod

@@ -38,8 +38,7 @@ from placekit_formats import JsonOptions
 from placekit_formats.reading import MAX_BYTES, MAX_TOTAL, mistake, naming, read_file
 
 FORMAT, VERSION = "placekit-program", 1
-MAX_PART_VALUES = 50_000
-"""Limits on the values in a file, and in the machine or one operation of a file."""
+MAX_PART_VALUES = 50_000  # limit on the values in the attributes, the machine, or one operation
 MAX_MEMBERS = 100  # limit on the members at the top level; the format has seven
 
 

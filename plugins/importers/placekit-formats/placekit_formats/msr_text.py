@@ -22,7 +22,7 @@ def text_of(program: Program, devices: Sequence[str] | None, where: str) -> str:
             where, f"{graph.name!r} has no {lacks}", "the format holds both; json and graph files need neither"
         )
     kinds = _kinds(cluster, costs, where)
-    _check_operations(graph, cluster, kinds, where)
+    _check_operations(graph, cluster, where)
     if devices is not None:
         _check_devices(graph, cluster, devices, where)
     accelerators = [k for k in cluster.device_kind if cluster.kinds[k].type == "gpu"]
@@ -58,7 +58,7 @@ def _kinds(cluster: Cluster, costs: CostTable, where: str) -> tuple[str, str]:
     return accelerator or cpu, cpu or accelerator
 
 
-def _check_operations(graph: Graph, cluster: Cluster, kinds: tuple[str, str], where: str) -> None:
+def _check_operations(graph: Graph, cluster: Cluster, where: str) -> None:
     """Raise ImporterError for an operation of which several outputs are read, or that may not run on the machine's CPUs."""
     read = np.bincount(graph.tensor_producer[np.unique(graph.input_tensor)], minlength=graph.n)
     several = np.flatnonzero(read > 1)

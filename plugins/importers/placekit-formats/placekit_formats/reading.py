@@ -22,7 +22,7 @@ def mistake(path: str, problem: str, hint: str = HINT) -> ImporterError:
 
 def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
     """Parse the importer's file, as a whole. ValueErrors of `parse` become ImporterErrors that name the file."""
-    _require_path(path, importer)
+    require_path(path, importer)
     with reading(path, ImporterError, "program", HINT):
         data = read_bytes(Path(path))
         if not data.strip():
@@ -32,12 +32,13 @@ def read_file(path: str, importer: str, parse: Callable[[bytes], T]) -> T:
 
 def scan_file(path: str, importer: str, scan: Callable[[BinaryIO], T]) -> T:
     """As `read_file`, but `scan` reads the file piece by piece (scanning.py)."""
-    _require_path(path, importer)
+    require_path(path, importer)
     with reading(path, ImporterError, "program", HINT), Path(path).open("rb") as file:
         return scan(file)
 
 
-def _require_path(path: str, importer: str) -> None:
+def require_path(path: str, importer: str) -> None:
+    """Raise ImporterError if the user named no file."""
     if not path:
         raise ImporterError(f"importer {importer!r} needs a file", "give importer.path=FILE")
 

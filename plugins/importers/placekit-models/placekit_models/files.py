@@ -25,7 +25,7 @@ def network(asked: Asked, source: str) -> Network:
     given = {k: getattr(asked, k) for k in ("batch", "context", "dtype", "weights", "image")}
     takes = inspect.signature(factory).parameters
     chosen = {k: v for k, v in given.items() if v is not None and not (k == "batch" and v == 1)}
-    for key in chosen.keys() - takes.keys():
+    for key in (k for k in chosen if k not in takes):
         has = f"its parameters are {', '.join(takes)}" if takes else "it has no parameters"
         raise ImporterError(f"{asked.name} takes no {key!r}", f"{has}: leave {key}= out, or give it one named {key}")
     return Network(f"{path.stem}.{attribute}", asked.mode or "train", lambda: factory(**chosen), path=folder)

@@ -225,7 +225,7 @@ def network(asked: Asked, source: str) -> Network:
     model = _Model(config, cls, mode, asked, generates, crossed, _context(config, asked, cls), bits)
     if mode in ("prefill", "decode"):
         _ = model.kept  # computed here: inside the tracer's modes it would take ten times as long
-    name = asked.name.rstrip("/").rpartition("/")[2]
+    name = asked.name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
     return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)))
 
 

@@ -233,6 +233,14 @@ def test_a_configuration_may_say_that_weights_are_quantised(load: Any) -> None:
         load(odd)
 
 
+def test_a_network_has_the_name_of_the_folder_of_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    settings: dict[str, Any] = dict.fromkeys(("context", "dtype", "weights", "image"))
+    for name in (tmp_path, tmp_path / "config.json"):
+        asked = Asked(name=str(name), mode="inference", batch=1, **settings)
+        assert network(asked, "hf").name == tmp_path.name
+
+
 def test_defaults(load: Any) -> None:
     graph = load(LLAMA).graph
     assert graph.name.endswith(".decode")

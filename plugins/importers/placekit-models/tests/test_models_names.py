@@ -135,6 +135,8 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
     assert graph.persistent_bytes[graph.op_type.is_value("input")].tolist() == [5 * 3 * 9 * 4]
     with pytest.raises(ImporterError, match="takes no 'dtype'\n  its parameters are batch, image: leave dtype= out"):
         load_programs(model=f"{path}:step", dtype="float16")
+    with pytest.raises(ImporterError, match="takes no 'context'"):  # the first of several, whatever the hash seed
+        load_programs(model=f"{path}:step", weights="int8", dtype="float16", context=4)
     with pytest.raises(ImporterError, match="mode=decode is for models of transformers"):
         load_programs(model=f"{path}:step", mode="decode")
     with pytest.raises(ImporterError, match=r"no file .*nope\.py"):

@@ -169,15 +169,14 @@ class Sizes:
 
     def _check(self, open_: list[str], used: set[str], batched: bool, inputs: list[ValueInfoProto]) -> None:
         if open_:
-            more = f", and {len(open_) - 1} more are open" if len(open_) > 1 else ""
+            others = len(open_) - 1
+            more = f", and {others} more {'is' if others == 1 else 'are'} open" if others else ""
             names = {d.dim_param: 0 for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}
             missing = [n for n in names if n not in self.sizes]
             ways = ["importer.batch=N for first dimensions"] * any("dimension 0" in each for each in open_)
             ways += [f"'importer.dims={{{', '.join(f'{n}: N' for n in missing[:5])}}}' by name"] * bool(missing)
-            raise ImporterError(
-                f"{self.path}: {open_[0]}{more}",
-                f"give {', '.join([*ways, ''])}or 'importer.dims={{INPUT: [N, ...]}}' for a whole shape",
-            )
+            ways += ["'importer.dims={INPUT: [N, ...]}' for a whole shape"]
+            raise ImporterError(f"{self.path}: {open_[0]}{more}", f"give {', or '.join(ways)}")
         unused = [k for k in self.options.dims if k not in used and not self._is_dimension(k, inputs)]
         if unused:
             names = {d.dim_param: 0 for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param}

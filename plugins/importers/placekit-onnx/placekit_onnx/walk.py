@@ -33,7 +33,7 @@ _COMPUTED = frozenset(_NAMES.split())
 """Operators that exporters compute shapes with: they are computed here if all their inputs are small constants."""
 _LIKE_FIRST = frozenset(["GroupNormalization", "MeanVarianceNormalization"])  # ONNX infers no type for them
 _LOOPS = frozenset(["Loop", "Scan", "SequenceMap"])
-_NEWLY_TYPED = "give the file its shapes (symbolic shape inference), or export it with fixed ones"
+_SHAPES_HINT = "give the file its shapes (symbolic shape inference), or export it with fixed ones"
 MAX_NODES = 300_000
 _MAX_ATTRIBUTES = 1024
 
@@ -124,12 +124,12 @@ class Walk:
             self.folded += 1
             self._new(_single_output(node), "constant", *_constant_of(node))
             return
-        schema = self._schema(node, number)
+        schema = self._schema(node)
         types = self._types(node, number, schema, inputs)
         if node.op_type in ("Shape", "Size") and not node.domain:
             self._shape(node, inputs, types)
         elif self._is_view(node, inputs, types):
-            self._view(node, inputs, types)
+            self._view(inputs, types)
         elif self._is_constant(node, inputs):
             self.folded += 1
             data = self._compute(node, inputs, types)
@@ -174,7 +174,7 @@ class Walk:
             if name and value is not None:
                 outer[name] = value
 
-    def _schema(self, node: NodeProto, number: int) -> defs.OpSchema | None:
+    def _schema(self, node: NodeProto) -> defs.OpSchema | None:
         """ONNX's schema of the operator; None for unknown ones of other domains. Raises ValueError for unknown ones of ONNX."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         version = self.opsets.get(domain)
@@ -244,7 +244,7 @@ class Walk:
         known = "" if shape is None else f" beyond {['?' if d is None else d for d in shape]}".replace("'", "")
         raise self.error(
             node, number, f"writes {name!r:.100}, whose {'shape is not known' + known if dtype else 'type is not known'}",
-            _NEWLY_TYPED,
+            _SHAPES_HINT,
         )  # fmt: skip
 
     def _shape(self, node: NodeProto, inputs: Sequence[Value | None], types: Mapping[str, Type]) -> None:
@@ -273,7 +273,7 @@ class Walk:
         same = type_ == first.type
         return node.op_type in VIEWS or (node.op_type in ("Cast", "CastLike", "Expand") and same)
 
-    def _view(self, node: NodeProto, inputs: Sequence[Value | None], types: Mapping[str, Type]) -> None:
+    def _view(self, inputs: Sequence[Value | None], types: Mapping[str, Type]) -> None:
         [(name, type_)] = types.items()
         first = inputs[0]
         assert first is not None

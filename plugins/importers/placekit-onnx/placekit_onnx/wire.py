@@ -88,7 +88,7 @@ class _Reader:
         """Read the message of this kind that ends at byte `end`; returns it without the data of large tensors."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"graphs are nested more than {_MAX_DEPTH} messages deep")
-        made, counts, start = bytearray(), _Counts(), self.at
+        made, counts = bytearray(), _Counts()
         while self.at < end:
             begin = self.at
             key = self.varint(end)
@@ -112,7 +112,7 @@ class _Reader:
             else:
                 made += _varint(key) + self.take(size)
             self.kept += 16  # many empty fields take memory, too
-        return made + counts.fields(end - start)
+        return made + counts.fields()
 
     def data(self, number: int, wire: int, size: int, end: int, counts: _Counts) -> None:
         """Skip data of a tensor, and count its elements or bytes."""
@@ -152,7 +152,7 @@ class _Counts:
         self.bytes_: int | None = None
         self.elements, self.unpacked = 0, 0
 
-    def fields(self, size: int) -> bytes:
+    def fields(self) -> bytes:
         """The fields of the tensor that record this; empty if nothing was left out."""
         entries = {"length": self.bytes_, "elements": self.elements or None}
         made = b"".join(

@@ -97,7 +97,14 @@ class TestSizes:
             in refusal(file)
         )
         assert "input 'tokens' has no size for dimension 1 (length) |" in refusal(file, batch=2)
-        assert "'importer.dims={length: N}' by name" in refusal(file, batch=2)
+        assert "'importer.dims={length: N}' by name, or 'importer.dims={INPUT: [N, ...]}'" in refusal(file, batch=2)
+
+    def test_a_dimension_without_a_name_needs_a_whole_shape(self, write: WriteModel) -> None:
+        path = write([make("Relu", ["x"], ["y"])])
+        model = ModelProto.FromString(Path(path).read_bytes())
+        model.graph.input[0].type.tensor_type.shape.dim[1].Clear()
+        write(model)
+        assert "has no size for dimension 1 | give 'importer.dims={INPUT: [N, ...]}' for a whole shape" in refusal(path)
 
     def test_by_name_or_whole(self, file: str) -> None:
         graphs = [

@@ -224,15 +224,15 @@ def _built(builder: Builder, fake: TraceMode, tracer: str, name: str) -> Step:
 def _warn_of_specialised(fake: TraceMode, name: str) -> None:
     if fake.reads:
         warnings.warn(
-            f"{name} was traced with the values of this example: the graph holds for others that decide the same here:"
-            + "".join(fake.reads),
+            f"{name} was traced with the values of this example. Its graph is right for other values only if these lines decide"
+            f" the same:{''.join(fake.reads)}",
             stacklevel=2,
         )
     if fake.routed:
         warnings.warn(
-            f"{name} decides by positions of the largest numbers, as routers of experts do; they were taken in turn, so"
-            " that each expert has the same load: costs are those of even loads, and the program cannot be executed for"
-            f" others:{''.join(fake.routed)}",
+            f"{name} reads positions from topk or argmax, as routers of experts do. They were taken in turn, so that each"
+            " expert has the same load: costs are those of even loads, and the program cannot be executed with other"
+            f" loads:{''.join(fake.routed)}",
             stacklevel=2,
         )
     if fake.drawn:

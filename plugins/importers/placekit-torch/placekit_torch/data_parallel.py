@@ -169,9 +169,9 @@ def _traced(trace: Callable[[Builder], Captured], part: Builder, share: int) -> 
         raise
     except ImporterError as e:
         raise ImporterError(
-            f"with {share} of the parts of the batch, {e.message}",
-            "if it can be traced without importer.towers: what the module itself holds for the whole batch, such as a cache"
-            " in its buffers or the batch as a number, cannot be divided",
+            f"the step of a tower with {share} part{'s' * (share > 1)} of the batch: {e.message}",
+            "if it can be traced without importer.towers, the module itself holds something of the size of the whole batch,"
+            " such as a cache in a buffer or the batch size as a number, which cannot be divided",
         ) from e
 
 
@@ -226,13 +226,14 @@ class _Towers:
         self.copies[i][node], self.tower[copy] = copy, i
 
     def _describe(self, i: int, step: Captured) -> None:
-        """Add the sources, updates, constants and results of tower i."""
+        """Add the sources, updates, co-located kernels and results of tower i."""
         copies, joined = self.copies[i], self.captured
         for s in step.sources:
             source = Source(_of(i, s.name), s.kind, copies[s.node], _of(i, s.owner), _of(i, s.module), s.initial)
             joined.sources.append(source)
             self.own[i].append((s, source.name))
         joined.updates |= {_of(i, name): copies[node] for name, node in step.updates.items()}
+        joined.together |= {_of(i, name): copies[node] for name, node in step.together.items()}
         for name, node in step.results.items():
             if name != "loss":
                 joined.results[_of(i, name)] = copies[node]

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from pydantic import ValidationError
@@ -68,7 +68,9 @@ def import_program(
 
 def import_given(step: Step, *, mode: Mode, name: str | None, **kernels: Any) -> Program:
     """Import a step whose objects exist already; see `import_module`."""
-    for key in kernels.keys() - Kernels.model_fields.keys():
+    if mode not in get_args(Mode):
+        raise unknown("mode", str(mode), get_args(Mode), ImporterError)
+    for key in (k for k in kernels if k not in Kernels.model_fields):
         raise unknown("option", key, list(Kernels.model_fields), ImporterError)
     try:
         chosen = Kernels(**kernels)
@@ -94,7 +96,7 @@ class TorchImporter(Importer):
         name = about.pop("name", None)
         takes = () if isinstance(source, Step) else ("inputs", "loss", "targets", "optimizer")
         kernels = {key: about.pop(key) for key in Kernels.model_fields if key in about}
-        for key in about.keys() - {*takes}:
+        for key in (k for k in about if k not in takes):
             raise ImporterError(
                 f"importing a {type(source).__name__} takes no {key!r}",
                 f"it takes {', '.join([*takes, 'mode', 'name', *Kernels.model_fields])}",

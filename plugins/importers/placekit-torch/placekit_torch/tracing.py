@@ -1,6 +1,7 @@
 """The adapter to PyTorch's tracing.
 
-Only this file, shortcuts.py, attention.py, autocast.py and checkpointing.py use private interfaces of torch.
+Private interfaces of torch are used here, and in known_values.py, fake_parameters.py, shortcuts.py, attention.py, autocast.py
+and checkpointing.py.
 
 Written against torch 2.13. The joint graph (forward and backward, functional: nothing is mutated) comes from
 `aot_export_joint_with_descriptors`; its descriptors say what each input and output is. Everything runs on fake tensors, which

@@ -81,6 +81,18 @@ def test_a_growing_cache_stays_on_its_device() -> None:
     assert [tuple(r.shape) for r in results.values()] == [(1, 1, 8), (1, 5, 8), (1, 5, 8)]
 
 
+def test_each_tower_keeps_its_cache_on_its_device() -> None:
+    cache = GrowingCache(2)
+    cache.keys = [torch.randn(2, 4, 8) for _ in cache.keys]
+    inputs = {"x": torch.randn(2, 1, 8), "cache": cache}
+    g = import_module(Decoder(), inputs, mode="inference", towers=2).graph
+    place = {g.op_name[v]: int(g.colocate[v]) for v in range(g.n)}
+    found = [place[cat(g, i)] for i in range(4)]
+    assert found == [place[f"tower{tower}.input.cache.{layer}"] for tower in range(2) for layer in range(2)]
+    assert len(set(found)) == 4
+    assert min(found) >= 0
+
+
 def cat(g: Any, layer: int) -> str:
     return [g.op_name[v] for v in range(g.n) if g.op_type[v] == "aten.cat"][layer]  # type: ignore[no-any-return]
 

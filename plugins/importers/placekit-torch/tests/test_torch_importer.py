@@ -224,6 +224,11 @@ def test_lazy_modules_and_things_that_are_no_modules() -> None:
         import_module(lambda x: x, torch.randn(2, 3))
 
 
+def test_unknown_modes_are_refused() -> None:
+    with pytest.raises(ImporterError, match=r"no mode named 'eval'\n  available: inference, train"):
+        import_module(nn.Linear(3, 3), torch.randn(2, 3), mode="eval")  # type: ignore[arg-type]
+
+
 def test_values_need_a_real_module() -> None:
     with torch.device("meta"):
         module = nn.Linear(3, 3)

@@ -75,7 +75,8 @@ class TowersImporter(Importer):
 
 
 def _has_batch(options: type[BaseModel]) -> bool:
-    return "batch" in options.model_fields
+    """Whether the importer has a batch in any case; that of an ONNX file is an option only if the file leaves it open."""
+    return isinstance(getattr(options.model_fields.get("batch"), "default", None), int)
 
 
 def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 1) -> Graph:

@@ -205,6 +205,7 @@ def test_an_update_of_a_buffer_is_refused(synchronous: bool) -> None:
     ("options", "error", "says"),
     [
         ({"of": {"name": "planted"}}, ImporterError, r"'planted' has no option `batch`[\s\S]*inception_v3.*mlp"),
+        ({"of": {"name": "onnx", "path": "x.onnx"}}, ImporterError, "'onnx' has no option `batch`"),
         (
             {"of": {"name": "mlp", "batch": 10}, "towers": 4},
             ImporterError,

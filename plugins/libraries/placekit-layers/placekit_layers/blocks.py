@@ -76,22 +76,6 @@ class Blocks:
         np.logical_and.at(ok, self.of_group, self.problem.allowed)
         return ok
 
-    @cached_property
-    def cut_bytes(self) -> NDArray[np.float64]:
-        """[b - 1] bytes of the forward phase's tensors that pass from block i or before to block i + 1 or after."""
-        graph = self.problem.graph
-        forward = graph.kernel & (graph.phase == 0)
-        read = forward[graph.edge_op] & forward[graph.tensor_producer[graph.input_tensor]]
-        tensor, reader = graph.input_tensor[read], self.of_op[graph.edge_op[read]]
-        last = np.full(graph.t, -1, np.int64)
-        np.maximum.at(last, tensor, reader)
-        first = self.of_op[graph.tensor_producer]
-        change = np.zeros(len(self) + 1)
-        long = last > first
-        np.add.at(change, first[long], graph.tensor_bytes[long])
-        np.add.at(change, last[long], -graph.tensor_bytes[long])
-        return np.cumsum(change)[: max(len(self) - 1, 0)]
-
     def placement(self, device: ArrayLike) -> Placement:
         """The placement that puts each block on a device: `device` is [b]."""
         return self.problem.placement(np.asarray(device, np.int16)[self.of_group])

@@ -65,12 +65,12 @@ class Units:
         """The units of `graph`."""
         leading = graph.kernel & (graph.phase == FORWARD) & ~_updates_buffer(graph)
         first = Grouping.colocated(graph)
-        source, target = _edges(graph, leading, first.group_of.astype(np.int64), first.count)
+        source, target = _edges(graph, leading, first.group_of.astype(np.int64))
         of = strongly_connected(first.count, source, target)[first.group_of]
         count = int(of.max(initial=-1)) + 1
         types = np.full(count, -1, np.int64)
         np.bitwise_and.at(types, of, _types(graph))
-        return cls(graph, of, count, leading, *_edges(graph, leading, of, count), types)
+        return cls(graph, of, count, leading, *_edges(graph, leading, of), types)
 
     @cached_property
     def forward(self) -> NDArray[np.bool_]:
@@ -139,7 +139,7 @@ def _types(graph: Graph) -> Ints:
     return np.asarray(rows, np.int64)[graph.allowed.codes]
 
 
-def _edges(graph: Graph, leading: NDArray[np.bool_], of: Ints, count: int) -> tuple[Ints, Ints]:
+def _edges(graph: Graph, leading: NDArray[np.bool_], of: Ints) -> tuple[Ints, Ints]:
     """Distinct pairs of units that leading kernels connect, sorted by source."""
     u, v = graph.op_edges
     keep = leading[u] & leading[v] & (of[u] != of[v])

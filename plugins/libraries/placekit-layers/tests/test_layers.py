@@ -24,7 +24,6 @@ def test_layers_of_a_network_are_blocks_in_order() -> None:
     assert np.all(blocks.source < blocks.target)
     first, last = blocks.names.index("h.0"), blocks.names.index("h.2")
     assert blocks.persistent_bytes[first] == blocks.persistent_bytes[last] > 0
-    assert blocks.cut_bytes[first] == 2 * 16 * 64 * 4, "a batch of embeddings passes between two layers"
     assert blocks.seconds.sum() == pytest.approx(blocks.problem.op_s.sum())
 
 
@@ -46,7 +45,6 @@ def test_operations_without_modules_are_blocks_and_cycles_of_groups_are_one() ->
     blocks = sequence(problem_of(b))
     assert blocks.names == ("a", "left", "right", "end")
     assert list(zip(blocks.source.tolist(), blocks.target.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 3), (2, 3)]
-    assert blocks.cut_bytes.tolist() == [4, 12, 24]
     assert not blocks.layer.any()
     # a and end in one group: left and right are between them, so all four are one block
     tied = sequence(problem_of(b, Grouping(np.asarray([0, 1, 2, 0], np.int32))))

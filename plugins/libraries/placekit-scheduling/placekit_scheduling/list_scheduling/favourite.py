@@ -73,9 +73,7 @@ def _start_time(
 
 
 @compiled
-def run_favourites(
-    p: Any, s: Any, f: Favourites, rank: NDArray[np.int64], by_rank: NDArray[np.int64], seed: int
-) -> None:
+def run_favourites(p: Any, s: Any, f: Favourites, rank: NDArray[np.int64], seed: int) -> None:
     """Like `run_earliest`, but a device waits for the favourite child of the operation that it ran last.
 
     Ties: the awaited child, then the lowest rank. Each step compares all ready operations on all devices.

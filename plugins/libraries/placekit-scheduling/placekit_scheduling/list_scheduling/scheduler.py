@@ -188,7 +188,7 @@ class ListScheduler:
             from placekit_scheduling.list_scheduling.favourite import Favourites, run_favourites
 
             favourites = Favourites.of(np.array(favourite, np.int64), self._devices)
-            run_favourites(self._fixed, self._state, favourites, rank, by_rank, number)
+            run_favourites(self._fixed, self._state, favourites, rank, number)
         elif rule == "etf":
             from placekit_scheduling.list_scheduling.earliest import Pairs, run_earliest
 
