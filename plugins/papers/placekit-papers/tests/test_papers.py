@@ -13,6 +13,7 @@ import pytest
 import yaml
 from placekit_papers import pages
 from placekit_papers.claims import NAMES, VERDICTS, Item, count, load_paper, together
+from placekit_papers.command import item_table
 from placekit_papers.paper_tables import by_place, orders, paper_table
 from placekit_papers.runs import DATA, Run, Runs, read_runs, runs_in, write_runs
 from placekit_papers.statistics import change_text, judge, mean_text
@@ -144,6 +145,16 @@ def test_orders_of_a_table() -> None:
     methods, paper = paper_table("doppler_table2", "p100x{}")
     assert paper["chainmm", "p100x4"]["doppler"] == 0.1225
     assert len(orders(methods, paper, by_place(read_runs(DATA / "doppler_table2.csv")))) == 40
+
+
+def test_runs_of_programs_that_the_paper_lacks_are_shown() -> None:
+    """`--run DIR workload=chainmm_small` changes the runs; they stand in a table of their own."""
+    item = load_paper("doppler").items["table2"]
+    small, own = Run("chainmm_small", "p100x4", "etf", 0, 2e-4), Run("chainmm", "p100x4", "etf", 0, 0.125)
+    text = "\n".join(item_table(item, {"doppler_table2": [own, small]}))
+    assert re.search(r"chainmm +p100x4 .* 0\.125", text)
+    assert re.search(r"chainmm_small +p100x4 +0\.0002", text)
+    assert "here, seconds" in text
 
 
 @pytest.mark.slow
