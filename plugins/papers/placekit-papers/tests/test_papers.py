@@ -256,6 +256,15 @@ class TestCommand:
         assert runs_in(Path("out/1"), "mine")[0].method == "mine"
         assert placekit(*words).out == outcome.out
 
+    def test_a_run_has_the_seconds_of_computation_and_copies_that_are_recorded(self, placekit: Command) -> None:
+        words = ("experiment=mirhoseini2017_baselines", "workload=nmt", "cluster=k80x4", "policy=expert", "run_dir=out")
+        assert placekit("run", *words).code == 0
+        write_runs(runs_in(Path("out")), Path("again.csv"))
+        [again] = read_runs(Path("again.csv"))
+        [recorded] = [run for run in read_runs(DATA / "mirhoseini_forward.csv") if run.method == "expert"]
+        assert (again.busy_s, again.forward_s) == (recorded.busy_s, recorded.forward_s)
+        assert again.copies_s == recorded.copies_s > 0
+
 
 @pytest.mark.slow
 def test_placeto_imitates_before_it_learns(placekit: Command) -> None:
