@@ -62,7 +62,7 @@ def _send(m, kind, a, b, batch, now):
 
 
 @inner
-def _announce(m, kind, a, b, batch, arrival, n_events):
+def _announce(m, kind, b, batch, arrival, n_events):
     """Note that a message reaches stage b at `arrival`; if it is the last that a task needs, the device is looked at then."""
     at = b * m.microbatches + batch
     last = False
@@ -172,7 +172,7 @@ def _finish(m, d, backward, now, n_events):
         for message in range(1 if kind == B else 1 + backward):
             k = BACK if kind == B else AHEAD if message == 0 else LATE
             if m.messages[(k * m.stages + s) * m.stages + b] > 0:
-                n_events = _announce(m, k, s, b, batch, _send(m, k, s, b, batch, now), n_events)
+                n_events = _announce(m, k, b, batch, _send(m, k, s, b, batch, now), n_events)
     m.busy[d] = 0
     return n_events
 
