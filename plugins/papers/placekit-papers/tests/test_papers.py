@@ -255,6 +255,8 @@ class TestCommand:
         assert [(r.workload, r.method, r.seed) for r in rows] == [("chainmm_small", "enumerative", s) for s in (0, 1)]
         assert runs_in(Path("out/1"), "mine")[0].method == "mine"
         assert placekit(*words).out == outcome.out
+        for other in ((*words[:-1], "policy=critical_path"), ("paper", "doppler", "table2", *words[3:])):
+            assert "out has runs of another item, or with other options" in placekit(*other).err
 
     def test_a_run_has_the_seconds_of_computation_and_copies_that_are_recorded(self, placekit: Command) -> None:
         words = ("experiment=mirhoseini2017_baselines", "workload=nmt", "cluster=k80x4", "policy=expert", "run_dir=out")
