@@ -335,9 +335,8 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         elif m.objective == TOKEN:
             value = _run(m, np.int64(1), False, False)
         else:
-            value = _run(
-                m, m.microbatches, backward, False
-            )  # for the peak memory, and to find stages that wait for each other
+            # for the peak memory, and to find stages that wait for each other
+            value = _run(m, m.microbatches, backward, False)
             if value < math.inf:
                 value = _busiest(m, backward)
     for d in range(m.size):
