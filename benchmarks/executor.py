@@ -1,6 +1,6 @@
 """What running a placed step costs beside eager PyTorch: milliseconds per step, microseconds per operation.
 
-    python benchmarks/executor.py [--workloads A,B] [--repeats N] [--write]
+    python benchmarks/executor.py [--workloads A,B] [--repeats N] [--seeds N] [--write]
 
 All ways to run one step take turns in this process, one torch thread a device; medians of the repeats. `halves` has the first
 half of the program's work on one device and the rest on the other; `random` places every group anywhere.

@@ -147,7 +147,7 @@ class Stages:
         return self._place(graph, "portfolio", budget={"evaluations": None, "seconds": self.seconds})
 
     def report(self, graph: Graph) -> Callable[[], Any]:
-        """The files of a finished run: trace, profile, figure, page."""
+        """The files of a finished run: trace and page."""
         from placekit_report.logger import write_files
 
         run_dir = Path(tempfile.mkdtemp(dir=self.folder))

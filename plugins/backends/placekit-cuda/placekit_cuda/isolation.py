@@ -95,9 +95,10 @@ class IsolatedSession(Session):
         there_fd = there.fileno()
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         command = [sys.executable, "-m", "placekit_cuda.worker", str(there_fd)]
+        # in a session of its own: Ctrl-C goes to this process only, which ends the child
         self.process = subprocess.Popen(
             command, pass_fds=[there_fd], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
-        )  # Ctrl-C goes to this process only, which ends the child
+        )
         there.close()  # the child's end of the pipe: while it is open here, reading would not end when the child dies
         self._pipe = here
         try:

@@ -152,7 +152,7 @@ class _Search:
             explore(
                 kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
                 self.task.problem.cluster.memory_bytes.astype(np.float64), self.table._replace(numbers=numbers), best, found,
-                evaluations, EFFORT, math.inf,
+                evaluations, EFFORT,
             )  # fmt: skip
             ended |= bool(found.counts[2])
         count = int(found.counts[0])
@@ -186,7 +186,7 @@ class _Search:
         """Note whether the best split is proven."""
         evaluate, number = self.task.evaluate, len(self.blocks)
         if math.isinf(self.found.value[0]):
-            evaluate.note(f"no split that was evaluated fits: {_nothing_fits(None, self.table)[0]}")
+            evaluate.note(f"no split that was evaluated fits the memory; {_memory(self.table)}")
         elif not proven:
             evaluate.note(
                 f"the search of splits of {number} blocks ended before its proof; a larger budget may find a better split"
@@ -235,10 +235,10 @@ def _least(table: Table, best: NDArray[np.float64]) -> float:
     return {TOKEN: total, BUSIEST: largest, TRAIN: max(back, total + wait)}.get(kind, math.inf)
 
 
-def _nothing_fits(blocks: Blocks | None, table: Table) -> tuple[str, str]:
+def _nothing_fits(blocks: Blocks, table: Table) -> tuple[str, str]:
     """Message and hint if no contiguous split is allowed, or none fits."""
     barred = np.isinf(table.seconds)
-    if blocks is not None and barred.any():
+    if barred.any():
         alone = np.flatnonzero(~blocks.allowed.any(axis=1))
         why = (
             f"no device may run all of block {blocks.names[int(alone[0])]!r}"
@@ -246,16 +246,21 @@ def _nothing_fits(blocks: Blocks | None, table: Table) -> tuple[str, str]:
             else ("the device types that blocks may run on change back and forth along the network")
         )
         return f"no contiguous split is allowed: {why}", "use a search, such as policy=portfolio"
+    return (
+        f"no contiguous split fits the memory; {_memory(table)}",
+        "use smaller micro-batches, backend.checkpointing=block, backend.schedule=1f1b, or more memory",
+    )
+
+
+def _memory(table: Table) -> str:
+    """What the program keeps, and what the devices have."""
     whole = int(table.ptr[1]) - 1  # the segment from the first prefix to the last
     rooms = float(sum(float(r) * int(n) for r, n in zip(table.room, table.many, strict=True)))
     saved = float(table.saved_bytes[whole])
     most = int(table.flight.max())
     flight = f", and {_gibibytes(saved)} for each of up to {most} micro-batches in flight" if saved and most else ""
-    return (
-        f"no contiguous split fits: in all, the program keeps {_gibibytes(float(table.fixed_bytes[whole]))}{flight}; all"
-        f" devices have {_gibibytes(rooms)}",
-        "use smaller micro-batches, backend.checkpointing=block, backend.schedule=1f1b, or more memory",
-    )
+    kept = _gibibytes(float(table.fixed_bytes[whole]))
+    return f"in all, the program keeps {kept}{flight}, and the devices have {_gibibytes(rooms)}"
 
 
 def _gibibytes(bytes_: float) -> str:

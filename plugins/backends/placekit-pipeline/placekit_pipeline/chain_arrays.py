@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 TOKEN, BUSIEST, FLOW, TRAIN = range(4)
 """How a bound follows from the segments of a split: their sum (`TOKEN`); the largest (`BUSIEST`); for M micro-batches that pass
 through all, the sum plus M - 1 times the largest (`FLOW`); forward and back again: see `BACK`, `WAIT` (`TRAIN`)."""
-SUM, MAX, BACK, WAIT = range(
-    4
-)  # tables of `completions`: least sum, maximum, time until the last micro-batch is back, `_wait`
+# tables of `completions`: least sum, maximum, time until the last micro-batch is back, `_wait`
+SUM, MAX, BACK, WAIT = range(4)
 CLOSE = 1e-12  # relative improvements below this are rounding
 
 

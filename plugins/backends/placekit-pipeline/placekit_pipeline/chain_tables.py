@@ -138,18 +138,16 @@ def _evaluate_split(evaluate, t, ints, floats, work_ints, work_floats, peak, mem
 
 _explore = types.void(
     types.FunctionType(kernel_signature()), types.int32[::1], types.float64[::1], types.int64, types.int64,
-    types.float64[::1], _table, _floats4, numba_type(Found), types.int64, types.int64, types.float64,
+    types.float64[::1], _table, _floats4, numba_type(Found), types.int64, types.int64,
 )  # fmt: skip
 
 
 @njit(_explore, cache=True, nogil=True)
-def explore(
-    evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, t, best, found, evaluations, visits, limit
-):
+def explore(evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, t, best, found, evaluations, visits):
     """Search all splits into `t.numbers[2]` stages, depth first, the lowest bound first.
 
-    Skips splits whose bound is not below the best split found or `limit`. Sets `found.counts[2]` if it ends early, after
-    `evaluations` or `visits`.
+    Skips splits whose bound is not below the best split found. Sets `found.counts[2]` if it ends early, after `evaluations`
+    or `visits`.
     """
     stages, end, last = t.numbers[2], len(t.ptr) - 2, len(t.size) - 1
     classes, ways = len(t.radix), t.hop_s.shape[1]
@@ -195,7 +193,7 @@ def explore(
                         max(wait[depth], _wait(t, s, k, q)),
                         first[depth] if depth > 0 else t.update[s, k],
                     )
-                    if low < min(found.value[0], limit) * (1.0 - CLOSE):
+                    if low < found.value[0] * (1.0 - CLOSE):
                         bound[depth, n], segment[depth, n], of_class[depth, n] = low, s, k
                         n += 1
             count[depth], turn[depth] = n, 0
@@ -210,7 +208,7 @@ def explore(
             continue
         c = order[depth, turn[depth]]
         turn[depth] += 1
-        if not bound[depth, c] < min(found.value[0], limit) * (1.0 - CLOSE):
+        if not bound[depth, c] < found.value[0] * (1.0 - CLOSE):
             depth -= 1  # all others have higher bounds
             continue
         s, k = segment[depth, c], of_class[depth, c]

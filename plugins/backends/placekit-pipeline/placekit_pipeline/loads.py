@@ -25,7 +25,6 @@ def max_load_loads(problem: Problem, nets: Nets, pays: NDArray[np.bool_]) -> Loa
         bytes_=problem.group_persistent_bytes.astype(np.float64),
         work_bytes=np.zeros(problem.g),
         stores=(),
-        exact=True,
     )
 
 
@@ -78,7 +77,6 @@ def pipeline_loads(
         bytes_=problem.group_persistent_bytes.astype(np.float64),
         work_bytes=stages.work_bytes,
         stores=tuple(_store(stages, y) for y in stored),
-        exact=False,
     )
 
 

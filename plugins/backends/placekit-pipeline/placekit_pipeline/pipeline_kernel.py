@@ -62,7 +62,7 @@ def _send(m, kind, a, b, batch, now):
 
 
 @inner
-def _announce(m, kind, a, b, batch, arrival, n_events):
+def _announce(m, kind, b, batch, arrival, n_events):
     """Note that a message reaches stage b at `arrival`; if it is the last that a task needs, the device is looked at then."""
     at = b * m.microbatches + batch
     last = False
@@ -172,7 +172,7 @@ def _finish(m, d, backward, now, n_events):
         for message in range(1 if kind == B else 1 + backward):
             k = BACK if kind == B else AHEAD if message == 0 else LATE
             if m.messages[(k * m.stages + s) * m.stages + b] > 0:
-                n_events = _announce(m, k, s, b, batch, _send(m, k, s, b, batch, now), n_events)
+                n_events = _announce(m, k, b, batch, _send(m, k, s, b, batch, now), n_events)
     m.busy[d] = 0
     return n_events
 
@@ -335,9 +335,8 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         elif m.objective == TOKEN:
             value = _run(m, np.int64(1), False, False)
         else:
-            value = _run(
-                m, m.microbatches, backward, False
-            )  # for the peak memory, and to find stages that wait for each other
+            # for the peak memory, and to find stages that wait for each other
+            value = _run(m, m.microbatches, backward, False)
             if value < math.inf:
                 value = _busiest(m, backward)
     for d in range(m.size):

@@ -25,7 +25,7 @@ PAIRS = 6  # kinds of messages between two stages: those of nets, and LATE
 FIELDS = [
     *fields("number", "g size stages chunks nets stores blocks channels sets microbatches schedule objective"),
     *fields("flag", "record"),
-    # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stores.Stores`
+    # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stages.Stores`
     *fields("ints", "kind producer ptr reader late group_ptr group_net"),
     *fields("ints", "store_once store_ptr holder holder_ptr group_store"),
     *fields("ints", "works held_ptr held block_group"),

@@ -25,11 +25,8 @@ def simulate(device, priority, m, peak):
     # ---- the placement
     set_placement(m, device, priority, ranked, peak)
     now, n_touched, n_candidates = 0.0, np.int64(0), np.int64(0)
-    first, last, n_far = (
-        np.int64(0),
-        np.int64(0),
-        np.int64(0),
-    )  # events: the next ones in a short sorted list, the rest in a heap
+    # events: the next ones in a short sorted list, the rest in a heap
+    first, last, n_far = np.int64(0), np.int64(0), np.int64(0)
     known, n_requested = np.int64(0), np.int64(0)  # copies announced so far, copies of sources to queue now
     arrivals, round_ = np.int64(0), np.int64(0)  # arrivals in queues so far: break ties of rank in first-come order
     n_started, new = np.int64(0), np.int64(0)  # with `arrival`: tasks started so far, `arrivals` before this round

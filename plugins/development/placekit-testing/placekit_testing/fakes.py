@@ -230,7 +230,7 @@ class FakeSession(Session):
 
         p = self.problem
         bytes_ = p.group_persistent_bytes.astype(np.float64)
-        return Loads(p.group_s, (), (), (), bytes_, self.largest_bytes, (), exact=False)
+        return Loads(p.group_s, (), (), (), bytes_, self.largest_bytes, ())
 
     def _value_s(self, device: NDArray[np.int16]) -> NDArray[np.float64]:
         """[b] seconds for devices [b, g], added up in the order of the groups, as in the kernel."""

@@ -51,7 +51,6 @@ class Loads:
         bytes_: [g] bytes of each group on its device.
         work_bytes: [g] bytes of each group; only the largest on a device counts.
         stores: bytes that groups share.
-        exact: whether the largest load is the objective itself, and every placement that respects bytes and `ahead` fits.
     """
 
     seconds: NDArray[np.float64]
@@ -61,7 +60,6 @@ class Loads:
     bytes_: NDArray[np.float64]
     work_bytes: NDArray[np.float64]
     stores: tuple[Store, ...]
-    exact: bool
 
     @property
     def most_s(self) -> float:

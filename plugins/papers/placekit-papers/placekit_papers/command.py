@@ -12,7 +12,7 @@ from placekit_core import ConfigError, Registry
 from placekit_core.cli.console import table
 from placekit_core.cli.parser import Parser
 from placekit_papers import pages
-from placekit_papers.claims import NAMES, VERDICTS, Item, Judged, count, judged, load_paper
+from placekit_papers.claims import NAMES, TF2017, VERDICTS, Item, Judged, count, judged, load_paper
 from placekit_papers.experiments import run_item
 from placekit_papers.paper_tables import by_place, lines, orders, paper_table
 from placekit_papers.runs import DATA, Run, read_runs
@@ -108,15 +108,14 @@ def _recorded(item: Item) -> dict[str, list[Run]]:
 
 def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
     """The lines of an item's tables: the paper's seconds beside ours, and how often the paper's order of two methods holds."""
-    text = []
+    text = list[str]()
     for i, (name, runs) in enumerate(found.items()):
         places = by_place(runs, item.late)
-        clusters = [item.cluster, item.cluster + "_tf2017"] if item.tables else [""]
-        shown: set[tuple[str, str]] = set()
-        for cluster in clusters:
-            methods, paper = paper_table(item.tables[i], cluster) if cluster else ([], {})
-            ours = {place: places[place] for place in places if place in paper or not cluster}
-            shown |= ours.keys()
+        tables = [paper_table(item.tables[i], c) for c in (item.cluster, item.cluster + TF2017)] if item.tables else []
+        known = {place for _, paper in tables for place in paper}
+        tables.append(([], {place: {} for place in places if place not in known}))  # runs that options have changed
+        for methods, paper in tables:
+            ours = {place: places[place] for place in places if place in paper}
             if not ours:
                 continue
             text += [
@@ -124,7 +123,7 @@ def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
                 f"{name}:" if len(found) > 1 else "",
                 *lines(methods, {p: paper[p] for p in paper if p in ours}, ours),
             ]
-            if cluster and (verdicts := orders(methods, paper, ours)):
+            if verdicts := orders(methods, paper, ours):
                 text.append(
                     f"the paper's order of two methods holds in {verdicts.count('holds')} of {len(verdicts)} cases"
                 )

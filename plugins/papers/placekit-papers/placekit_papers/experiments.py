@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from placekit_core import RunError
+from placekit_core import FileModel, RunError, read_json, write_atomically
 from placekit_papers.claims import Item
 from placekit_papers.runs import Run, read_runs, runs_in, write_runs
 
@@ -19,16 +20,32 @@ def run_item(item: Item, folder: Path, options: Sequence[str] = ()) -> dict[str,
     """Run an item's experiments with further options. Returns the runs by the name of their CSV.
 
     Each experiment's runs are written to `folder`/N.csv when it ends; an experiment that has this file is not run again.
+    Raises RunError if the folder has runs of another item, or with other options.
     """
+    commands = [_merged(experiment.options, options) for experiment in item.experiments]
+    _keep_to(folder / "experiments.json", commands)
     found: dict[str, list[Run]] = {}
     for i, experiment in enumerate(item.experiments):
         path = folder / f"{i}.csv"
         if not path.is_file():
-            sweep(_merged(experiment.options, options), folder / str(i))
+            sweep(commands[i], folder / str(i))
             write_runs(runs_in(folder / str(i), experiment.method), path)
         name = experiment.runs or (item.runs[0] if item.runs else "runs")
         found.setdefault(name, []).extend(read_runs(path))
     return found
+
+
+class _Experiments(FileModel):
+    """`experiments.json`: the options of each experiment of a folder."""
+
+    commands: list[list[str]]
+
+
+def _keep_to(path: Path, commands: list[list[str]]) -> None:
+    if not path.is_file():
+        write_atomically(path, (json.dumps({"commands": commands}, indent=1) + "\n").encode())
+    elif read_json(path, _Experiments, error=RunError).commands != commands:
+        raise RunError(f"{path.parent} has runs of another item, or with other options", "give --run another folder")
 
 
 def sweep(options: Sequence[str], run_dir: Path) -> None:

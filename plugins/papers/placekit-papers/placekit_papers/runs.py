@@ -6,6 +6,7 @@ import csv
 import functools
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,8 @@ from placekit_papers.statistics import Seconds
 
 DATA = Path(__file__).parent / "data"
 _NEAR_BEST = 1.01  # a value up to this many times the result counts as reaching it, for `Run.to_best`
+_LINK = " -> "  # in the names of a trace's tracks
+_TRACK = re.compile(r"( stream \d+| \(\d+\))$")
 _LATE = 0.05  # last share of the evaluations, for `Run.late_s`
 _ONE_SEED = {"single_cpu", "single_gpu", "single_device", "expert", "data_parallel", "enumerative"}  # without chance
 
@@ -33,8 +36,8 @@ class Run:
         bound_s: proven minimum; NaN without one.
         to_best: evaluations until the run was within 1% of its result; -1 if unknown.
         seconds: how long the run took.
-        busy_s: seconds that each device computes; empty without a profile.
-        copies_s: seconds in which links are busy, summed over links; NaN without a profile.
+        busy_s: seconds that each device computes; empty without a trace of the schedule.
+        copies_s: seconds in which links are busy, summed over links; NaN without a trace.
         late_s: mean value over the last twentieth of the evaluations; NaN without a history.
         forward_s: seconds that each device computes in the forward pass.
         vectors: torch's vector instructions, on which a learned result depends.
@@ -105,7 +108,7 @@ def runs_in(folder: Path, method: str = "") -> list[Run]:
     for run_dir in find_runs([folder]):
         summary = load_summary(run_dir)
         value_s = inf if summary.value_s is None or not summary.fits else summary.value_s
-        busy_s, forward_s, copies_s = _profile(run_dir)
+        busy_s, forward_s, copies_s = _from_trace(run_dir)
         to_best, late_s = _history(run_dir, value_s)
         code = hashlib.sha256(repr(sorted(summary.code.items())).encode()).hexdigest()[:8] if summary.code else ""
         found.append(
@@ -136,14 +139,33 @@ def _history(run_dir: Path, value_s: float) -> tuple[int, float]:
     return (int(made[near[0]]) if near.size else -1), late_s
 
 
-def _profile(run_dir: Path) -> tuple[dict[str, float], dict[str, float], float]:
+def _from_trace(run_dir: Path) -> tuple[dict[str, float], dict[str, float], float]:
     """Seconds that each device computes in a step and in its forward pass, and seconds in which links are busy."""
-    path = run_dir / "profile.json"
+    path = run_dir / "schedule.trace.json"
     if not path.exists():
         return {}, {}, nan
-    profile = json.loads(path.read_text())
-    busy_s, forward_s = ({d["device"]: d[key] for d in profile["devices"]} for key in ("busy_s", "forward_s"))
-    return busy_s, forward_s, sum(link["busy_s"] for link in profile["transfers"])
+    events = json.loads(path.read_text())["traceEvents"]
+    # a device's streams, and the messages side by side on a link, have tracks of their own
+    tracks = {e["tid"]: _TRACK.sub("", e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+    intervals: dict[str, list[tuple[float, float]]] = {name: [] for name in tracks.values()}
+    forward_s = {name: 0.0 for name in intervals if _LINK not in name}
+    for e in events:
+        if e["ph"] == "X":
+            name = tracks[e["tid"]]
+            intervals[name].append((e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6))
+            if e["args"].get("phase") == "forward":
+                forward_s[name] += e["dur"] / 1e6
+    covered = {name: _covered(of) for name, of in intervals.items()}
+    return {name: covered[name] for name in forward_s}, forward_s, sum(covered[n] for n in covered if _LINK in n)
+
+
+def _covered(intervals: list[tuple[float, float]]) -> float:
+    """Seconds in which at least one of the intervals goes on."""
+    total, until = 0.0, -inf
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
 
 
 class Runs:

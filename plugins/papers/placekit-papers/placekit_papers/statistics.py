@@ -72,9 +72,8 @@ def change_text(a: Seconds, b: Seconds) -> str:
     half = (most - least) / 2
     if half >= _WIDE:
         return f"{least:+.0f} to {most:+.0f}%"
-    if (low < 0 < high) != (
-        abs(middle) < half
-    ):  # rounding around the middle would hide which side of 0 the ends are on
+    # rounding around the middle would hide which side of 0 the ends are on
+    if (low < 0 < high) != (abs(middle) < half):
         return f"{least:+.1f} to {most:+.1f}%"
     return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
 

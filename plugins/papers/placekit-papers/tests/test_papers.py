@@ -13,6 +13,7 @@ import pytest
 import yaml
 from placekit_papers import pages
 from placekit_papers.claims import NAMES, VERDICTS, Item, count, load_paper, together
+from placekit_papers.command import item_table
 from placekit_papers.paper_tables import by_place, orders, paper_table
 from placekit_papers.runs import DATA, Run, Runs, read_runs, runs_in, write_runs
 from placekit_papers.statistics import change_text, judge, mean_text
@@ -146,6 +147,16 @@ def test_orders_of_a_table() -> None:
     assert len(orders(methods, paper, by_place(read_runs(DATA / "doppler_table2.csv")))) == 40
 
 
+def test_runs_of_programs_that_the_paper_lacks_are_shown() -> None:
+    """`--run DIR workload=chainmm_small` changes the runs; they stand in a table of their own."""
+    item = load_paper("doppler").items["table2"]
+    small, own = Run("chainmm_small", "p100x4", "etf", 0, 2e-4), Run("chainmm", "p100x4", "etf", 0, 0.125)
+    text = "\n".join(item_table(item, {"doppler_table2": [own, small]}))
+    assert re.search(r"chainmm +p100x4 .* 0\.125", text)
+    assert re.search(r"chainmm_small +p100x4 +0\.0002", text)
+    assert "here, seconds" in text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_items_are_complete(name: str) -> None:
@@ -244,6 +255,17 @@ class TestCommand:
         assert [(r.workload, r.method, r.seed) for r in rows] == [("chainmm_small", "enumerative", s) for s in (0, 1)]
         assert runs_in(Path("out/1"), "mine")[0].method == "mine"
         assert placekit(*words).out == outcome.out
+        for other in ((*words[:-1], "policy=critical_path"), ("paper", "doppler", "table2", *words[3:])):
+            assert "out has runs of another item, or with other options" in placekit(*other).err
+
+    def test_a_run_has_the_seconds_of_computation_and_copies_that_are_recorded(self, placekit: Command) -> None:
+        words = ("experiment=mirhoseini2017_baselines", "workload=nmt", "cluster=k80x4", "policy=expert", "run_dir=out")
+        assert placekit("run", *words).code == 0
+        write_runs(runs_in(Path("out")), Path("again.csv"))
+        [again] = read_runs(Path("again.csv"))
+        [recorded] = [run for run in read_runs(DATA / "mirhoseini_forward.csv") if run.method == "expert"]
+        assert (again.busy_s, again.forward_s) == (recorded.busy_s, recorded.forward_s)
+        assert again.copies_s == recorded.copies_s > 0
 
 
 @pytest.mark.slow

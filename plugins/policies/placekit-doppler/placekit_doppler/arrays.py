@@ -18,11 +18,8 @@ STATIC = ("computation", "received", "sent", "t_level", "b_level")
 WEIGHTS = FEATURES + len(STATIC)
 """Linear weights that an episode may have: of the features of devices, then of those of operations."""
 SLOPE = np.float32(0.1)  # of LeakyReLU
-GREEDY, SAMPLE, NEAR_BEST = (
-    0,
-    1,
-    2,
-)  # exploring is uniform; by the networks' probabilities; or another episode is followed
+# exploring is uniform; by the networks' probabilities; or another episode is followed
+GREEDY, SAMPLE, NEAR_BEST = 0, 1, 2
 NEAR = 1e-9  # values that differ by less, relatively, are ties
 
 Floats = NDArray[np.float32]

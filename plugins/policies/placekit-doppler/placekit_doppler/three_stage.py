@@ -43,7 +43,7 @@ NEAR_BEST = 0.05, 0.01
 class ThreeStage(PolicyGradient):
     """Three stages; option `stages` says which.
 
-    I: `imitation_episodes` in which the policy learns from its own teacher (`LearnablePolicy.teach`); nothing is evaluated.
+    I: `imitation_episodes` in which the policy learns from its own teacher (`Teaches.teach`); nothing is evaluated.
     II: REINFORCE on the simulator: the run's backend or, if that measures, the proxy. III: REINFORCE on a backend that
     measures. It begins with the best placement of stage II and the policy's own placement at that time, because a simulator
     may not tell the two apart. Any budget left after the last stage is spent on placements that the policy draws; nothing is

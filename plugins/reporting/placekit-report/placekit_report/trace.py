@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placekit_core import Problem, Schedule, write_atomically
+from placekit_core import PHASES, Problem, Schedule, write_atomically
 from placekit_report.timeline import Items, tracks_of
 
 TRACE = "schedule.trace.json"
@@ -28,7 +28,8 @@ def write_trace(path: Path, schedule: Schedule, problem: Problem) -> None:
         events.append({"ph": "M", "name": "thread_sort_index", "pid": 0, "tid": tid, "args": {"sort_index": tid}})
     for i in np.flatnonzero(items.events.ran).tolist():
         start, end, sent = float(items.events.start_s[i]), float(items.events.end_s[i]), items.events.to[i] >= 0
-        args = {"bytes": int(items.bytes_[i])} if sent else {"type": items.kind[i], "module": items.module[i]}
+        own = {"type": items.kind[i], "module": items.module[i], "phase": PHASES[items.phase[i]]}
+        args = {"bytes": int(items.bytes_[i])} if sent else own
         events.append(
             {
                 "ph": "X",

@@ -82,10 +82,8 @@ class PolicyGradient(Trainer):
         proxies = [proxy for task in tasks if (proxy := task.pretraining) is not None]
         if proxies and not self.pretrained:
             cheaper = [replace(task, evaluate=proxy) for task, proxy in zip(tasks, proxies, strict=True)]
-            with (
-                suppress(BudgetExhausted),
-                tasks[0].evaluate.ledger.paused(),
-            ):  # the budget's seconds are for the run's backend
+            # the budget's seconds are for the run's backend
+            with suppress(BudgetExhausted), tasks[0].evaluate.ledger.paused():
                 self._learn(policy, cheaper, rng, checkpoint)
             self.pretrained, self.proxy_updates = True, self.updates
             self.rewards = self._new_rewards(tasks)  # seconds on the other backend are not comparable
@@ -188,12 +186,12 @@ class PolicyGradient(Trainer):
             "optimiser": self.optimiser.state(),
             "rewards": rewards,
             "pretrained": self.pretrained,
-            "begun": self.proxy_updates,
+            "proxy_updates": self.proxy_updates,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
-        self.updates, self.proxy_updates = int(state["updates"]), int(state["begun"])
+        self.updates, self.proxy_updates = int(state["updates"]), int(state["proxy_updates"])
         self.pretrained = bool(state["pretrained"])
         self.optimiser.restore(state["optimiser"])
         for rewards, saved in zip(self.rewards, state["rewards"], strict=True):

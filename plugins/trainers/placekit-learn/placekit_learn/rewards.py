@@ -117,4 +117,4 @@ class Advantages(RewardFunction):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self.baseline, self.seen = state["baseline"], int(state.get("seen", 0))  # older checkpoints have none
+        self.baseline, self.seen = state["baseline"], int(state["seen"])
