@@ -266,7 +266,7 @@ def this_run(own: ProgramSummary, baseline: Baseline) -> str:
     if own.value_s is None or baseline.value_s is None:
         return ""
     value_s, deviation_s = baseline.against(own.value_s, own.spread_s)
-    return f"{compared(value_s, baseline.value_s, deviation_s)} it"
+    return f"{compared(value_s, baseline.value_s, deviation_s, own.unit)} it"
 
 
 DEVICES = (
