@@ -150,8 +150,10 @@ def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
         return [cost.error]
     if cost.error:
         raise PlacementError(cost.error, "place with less memory, or use `--format json`")
-    timed = run.own.baselines if run.own.unit == "s" else ()
-    alone = [b for b in timed if b.device and b.fits and b.value_s and b.value_s < cost.value_s]
+    names, used = problem.cluster.device_names, problem.expand(made.placement.device)[problem.graph.kernel]
+    here = {names[d] for d in np.unique(used)}
+    others = [b for b in run.own.baselines if b.device and b.fits and {b.device} != here and run.own.unit == "s"]
+    alone = [b for b in others if b.value_s and b.value_s * (1 + _WORSE) < cost.value_s]
     for b in sorted(alone, key=lambda b: b.value_s or 0.0)[:1]:
         warnings.warn(f"{b.device} alone takes {seconds(b.value_s or 0.0)}, less than this map", stacklevel=1)
     lines = [*cost.details]
