@@ -357,6 +357,9 @@ def _request(
             )
     except PlacekitError as e:
         for key in about:
+            if key in NAMES:
+                other = "place" if key in inspect.signature(place).parameters else "search"
+                raise ConfigError(f"no argument {key!r}", f"only `{other}` takes it") from None
             if close := difflib.get_close_matches(key, NAMES, 1, 0.75):
                 raise ConfigError(f"no argument {key!r}", f"did you mean {close[0]!r}? or: {e.message}") from None
         raise
