@@ -69,8 +69,8 @@ def _choice(group: str, name: str, registry: Registry, folders: Sequence[Path] =
     Presets in `folders` come before those of the registry.
     """
     registry.check_choices({group: name})
-    own = [path for folder in folders if (path := folder / group / f"{name}.yaml").is_file()]
-    if paths := [*own, *(p.path for p in registry.presets() if (p.group, p.name) == (group, name) and p.path)]:
+    mine = [path for folder in folders if (path := folder / group / f"{name}.yaml").is_file()]
+    if paths := [*mine, *(p.path for p in registry.presets() if (p.group, p.name) == (group, name) and p.path)]:
         yield from _preset(group, name, paths[0], registry)
     elif (group, name) in BUILT_IN:
         yield from _rows({f"{group} {name}": BUILT_IN[group, name]})
