@@ -243,7 +243,7 @@ def group_name(problem: Problem, group: int) -> str:
 
 def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:
     """The baselines of result.json as columns."""
-    names = {"name": "label"} | {key: key for key in ("value_s", "spread_s", "beside_s", "fits", "note")}
+    names = {"name": "label"} | {key: key for key in ("value_s", "spread_s", "fits", "note")}
     found = {key: [getattr(b, source) for b in own.baselines] for key, source in names.items()}
     return found | {"this_run": [this_run(own, b) for b in own.baselines]}
 
