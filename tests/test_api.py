@@ -150,6 +150,7 @@ def test_a_torch_module_is_a_source() -> None:
         ({"policy": FakeLearnable()}, ConfigError, "policy 'fake_learnable' names no trainer of its own"),
         ({"resume": True}, ConfigError, "without a run_dir"),
         ({"polcy": "etf"}, ConfigError, "no argument 'polcy'\n  did you mean 'policy'"),
+        ({"name": "mine"}, ConfigError, "no argument 'name'\n  only `search` takes it"),
         ({"log": ["cvs"], "run_dir": "r"}, PluginError, "no logger named 'cvs'\n  did you mean 'csv'"),
     ],
 )

@@ -11,6 +11,7 @@ from placekit_testing.fakes import FakeBackend
 
 from placekit_core import (
     BoundError,
+    ConfigError,
     PlacekitError,
     PlacementError,
     Problem,
@@ -102,6 +103,11 @@ def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:
             use()
     assert s.problem.g == problem.g
     assert s.best is not None
+
+
+def test_a_search_has_no_policy_to_choose(problem: Problem) -> None:
+    with pytest.raises(ConfigError, match=r"no argument 'policy'\n  only `place` takes it"):
+        search(problem.graph, cluster=problem.cluster, policy="etf")
 
 
 def test_a_placement_of_another_problem_is_refused(problem: Problem) -> None:

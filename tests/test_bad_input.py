@@ -44,6 +44,10 @@ def fails(outcome, *words: str) -> None:
         # a name that a group does not have
         (["policy=anealing"], ["no policy named 'anealing'", "did you mean 'annealing'? available: annealing, "]),
         (["cluster=nowhere"], ["no cluster named 'nowhere'", "more: `placekit run --help` lists them"]),
+        (["policy=1"], ["no policy named '1'"]),
+        (["workload=null"], ["no workload named 'null'"]),
+        (["-m", "cluster=p100x4,my.yaml"], ["no cluster file p100x4", "a sweep takes either presets or files"]),
+        (["importer=gpt", "workload=mlp"], ["importer=gpt and workload=mlp both say what is placed"]),
         # an option that does not exist
         (["+polcy=annealing"], ["no option named 'polcy'", "did you mean 'policy'?"]),
         (["policy=etf", "trainer.x=1"], ["policy 'etf' has nothing to train", "leave out `trainer`"]),
@@ -51,6 +55,7 @@ def fails(outcome, *words: str) -> None:
         (["mlp"], ["no file 'mlp'", "did you mean workload=mlp?"]),
         (["policy", "etf"], ["option 'policy' has no value", "write policy=VALUE, without spaces"]),
         (["--seed=3"], ["no flag --seed\n", "did you mean seed=3?", "--multirun"]),
+        (["--seed"], ["no flag --seed\n", "options are OPTION=VALUE, without dashes; flags: -m, --multirun"]),
         # a wrong value
         (["budget=300"], ["budget is a section of options, not a value (got 300)", "use budget.evaluations=..., "]),
         (["seed=abc"], ["seed", "valid integer", "'abc'"]),
@@ -58,6 +63,7 @@ def fails(outcome, *words: str) -> None:
         (["log=nope", "run_dir=new"], ["no logger named 'nope'"]),
         # a missing value
         (["run_dir="], ["option 'run_dir' has no value", "write run_dir=PATH"]),
+        (["-m", "run_dir=", "seed=1,2"], ["option 'run_dir' has no value", "write run_dir=PATH"]),
         (["-cd", "nowhere"], ["no folder 'nowhere'"]),
         (["resume=nowhere"], ["cannot resume nowhere"]),
         (["resume=nowhere", "seed=1"], ["'seed=1'", "keeps its configuration"]),
@@ -109,6 +115,7 @@ GLOBAL = "# @package _global_\n"
         (GLOBAL + "policy:\n  chainz: 3\n", ["no option named 'policy.chainz'"]),
         (GLOBAL + "budgett: 3\n", ["no option named 'budgett'", "did you mean 'budget'?"]),
         ("seed: 3\n", ["has no line `# @package _global_`", "make it the first line"]),
+        ("defaults:\n- override /policy: etf\n", ["has no line `# @package _global_`", "make it the first line"]),
     ],
 )
 def test_an_error_in_a_preset(placekit: Run, tmp_path: Path, text: str, words: list[str]) -> None:
@@ -116,6 +123,15 @@ def test_an_error_in_a_preset(placekit: Run, tmp_path: Path, text: str, words: l
     file.parent.mkdir(parents=True)
     file.write_text(text)
     fails(placekit("run", "experiment=mine", "workload=mlp", "budget.evaluations=9", "--config-dir", "own"), *words)
+
+
+def test_help_knows_presets_of_a_folder(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "own" / "policy").mkdir(parents=True)
+    (tmp_path / "own" / "policy" / "mine.yaml").write_text("# A policy of my own.\ndefaults:\n- etf\nsamples: 7\n")
+    outcome = placekit("run", "--config-dir", "own", "policy=mine", "--help")
+    assert outcome.code == 0, outcome.err
+    assert "A policy of my own." in outcome.out
+    assert "policy.samples=7" in outcome.out
 
 
 def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:

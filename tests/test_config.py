@@ -51,6 +51,7 @@ def test_every_option_of_a_run_is_composed_with_its_default() -> None:
         (["run_dir=a b,c"], ["++run_dir='a b,c'"]),
         (["importer=file", "importer.path=x"], ["importer=file", "++importer.path=x", "workload=none"]),
         (["importer=mlp", "workload=mlp"], ["importer=mlp", "workload=mlp"]),
+        (["policy=1", "+policy=null", "seed=1"], ["policy='1'", "policy='null'", "++seed=1"]),
     ],
 )
 def test_argument_forms(given: list[str], expected: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_a_run_shows_the_unit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    line = "run workload=chainmm_small +policy=random +backend=energy budget.evaluations=20"
+    line = "run workload=chainmm_small +policy=random +backend=energy cluster=p100x4 budget.evaluations=20"
     for seed in (0, 1):
         monkeypatch.setattr(sys, "argv", ["placekit", *line.split(), f"seed={seed}", f"run_dir=out/{seed}"])
         assert main() == 0
@@ -68,12 +69,21 @@ def test_a_run_shows_the_unit(
     assert (found["objective"], found["unit"]) == ("energy", "J")
     assert value in shown.out
     assert "faster" not in shown.out + shown.err
+    assert not re.search("(faster|slower) than|as fast as", (tmp_path / "out" / "0" / "report.html").read_text())
     monkeypatch.setattr(sys, "argv", ["placekit", "compare", "out"])
     assert main() == 0
     table = capsys.readouterr().out
     assert " J" in table
     assert " ms" not in table + shown.out
     assert " us" not in table + shown.out
+    for line in (
+        "evaluate out/0/placement.json workload=chainmm_small +backend=energy cluster=p100x4",
+        "apply out/0 --format msr",
+    ):
+        monkeypatch.setattr(sys, "argv", ["placekit", *line.split()])
+        assert main() == 0
+        told = capsys.readouterr()
+        assert value in told.out + told.err
 
 
 def test_what_is_no_time_is_not_faster() -> None:

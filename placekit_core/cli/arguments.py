@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ConfigError
-from placekit_core.run.config import NONE, default_groups
+from placekit_core.run.config import NONE, default_groups, defaults_list
 from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, shorthands
 from placekit_core.run.registry import Registry
 
+FLAGS = ("-m", "--multirun", "--config-dir", "-cd", "--cfg", "--help", "-h")
 OVERRIDE = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w/\-.@:]*)=(?P<value>.*)", re.S)
+_NO_TEXT = re.compile(r"[\d.+\-]+|null|true|false", re.I)  # what Hydra takes for something else than a name
 
 
 def normalise(argv: list[str], registry: Registry) -> list[str]:
@@ -34,12 +37,16 @@ def normalise(argv: list[str], registry: Registry) -> list[str]:
         if key == "cluster" and value.endswith((".yaml", ".yml")):
             paths = [Path(path).expanduser() for path in value.split(",")]
             for path in paths:  # a mistake in one ends a sweep here, and not in each of its jobs
+                if len(paths) > 1 and not path.is_file():
+                    raise ConfigError(f"no cluster file {path}", "a sweep takes either presets or files")
                 load_cluster(path)
             out += ["cluster=file", "++cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir" and not value.startswith(("'", '"')):
             out.append(f"++run_dir={quoted(value)}")
-        elif key in groups or key.startswith("hydra"):
-            out.append(f"{key}={value}" if key in groups else token)
+        elif key in groups:
+            out.append(f"{key}={quoted(value) if _NO_TEXT.fullmatch(value) else value}")
+        elif key.startswith("hydra"):
+            out.append(token)
         else:
             out.append(f"++{key}={value}")
     return out
@@ -59,7 +66,8 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
     importer = component.name if component else importer_of(_file(files[0], registry), registry) if files else ""
     chosen = {key: values[key] for key in ("importer", "workload") if key in values}
     named = files + [f"{key}={given[key]}" for key in component.shorthand[:1]] if component else files
-    if importer:
+    own_importer = _importer_of_workload(chosen["workload"], registry) if len(chosen) > 1 else None
+    if importer or own_importer not in (None, chosen.get("importer")):
         named = named + [f"{key}={value}" for key, value in chosen.items() if value not in (importer, NONE)]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)} both say what is placed", "give one of them")
@@ -74,6 +82,12 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
     own += [f"importer.{key}={value}" for key, value in given.items()]
     no_workload = ["workload=none"] if (importer or "importer" in chosen) and "workload" not in chosen else []
     return [*(take(rest, "importer")[1] if importer else rest), *own, *no_workload]
+
+
+def _importer_of_workload(name: str, registry: Registry) -> str | None:
+    """The importer that a workload chooses; None if there is no such workload."""
+    paths = [p.path for p in registry.presets() if (p.group, p.name) == ("workload", name)]
+    return defaults_list(paths[0]).get("importer") if paths and paths[0] else None
 
 
 def _file(word: str, registry: Registry) -> str:
@@ -93,6 +107,24 @@ def _file(word: str, registry: Registry) -> str:
         hint = " or ".join(f"importer={name} {where}" for name in names)
         raise ConfigError(f"{word} is Python code: name the function that makes what is placed", hint)
     return word
+
+
+def preset_folders(argv: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The folders of presets that `--config-dir DIR` names, and the other arguments. Raises ConfigError for other flags."""
+    folders, rest, words = [], [], iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            folder = value if equals else next(words, "")
+            if not os.path.isdir(folder):
+                raise ConfigError(f"no folder {folder!r}", f"{flag} takes the folder of your own presets")
+            folders.append(Path(folder))
+        elif word.startswith("-") and word not in FLAGS:
+            hint = f"did you mean {word.lstrip('-')}?" if equals else "options are OPTION=VALUE, without dashes;"
+            raise ConfigError(f"no flag {flag}", f"{hint} flags: {', '.join(FLAGS)}")
+        else:
+            rest.append(word)
+    return folders, rest
 
 
 def quoted(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,14 +22,12 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from placekit_core.cli.arguments import normalise, take
+from placekit_core.cli.arguments import FLAGS, normalise, preset_folders, take
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.run.assembly import Assembly, assemble
 from placekit_core.run.config import RunConfig, conf_dir, read_preset
 from placekit_core.run.registry import BUILT_IN, LISTING, Registry
 from placekit_core.run.request import SECTIONS, Request
-
-FLAGS = ("-m", "--multirun", "--config-dir", "-cd", "--cfg", "--help", "-h")
 
 
 def compose(argv: list[str], registry: Registry) -> dict[str, Any]:
@@ -43,7 +40,7 @@ def own_part(config: DictConfig) -> dict[str, Any]:
     with open_dict(config):
         del config.hydra
     if "experiment" in config:  # the preset's options are in a section of its name
-        raise ConfigError("the experiment has no line `# @package _global_`", "make it the first line of the preset")
+        raise ConfigError(*_NO_PACKAGE)
     return to_dict(config)
 
 
@@ -84,24 +81,6 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
 def is_multirun(argv: Sequence[str]) -> bool:
     """Whether the arguments ask for a sweep."""
     return bool({"-m", "--multirun"} & {*argv})
-
-
-def preset_folders(argv: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The folders of presets that `--config-dir DIR` names, and the other arguments. Raises ConfigError for other flags."""
-    folders, rest, words = [], [], iter(argv)
-    for word in words:
-        flag, equals, value = word.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            folder = value if equals else next(words, "")
-            if not os.path.isdir(folder):
-                raise ConfigError(f"no folder {folder!r}", f"{flag} takes the folder of your own presets")
-            folders.append(Path(folder))
-        elif word.startswith("-") and word not in FLAGS:
-            hint = f"did you mean {word.lstrip('-')}?" if equals else "options are OPTION=VALUE, without dashes"
-            raise ConfigError(f"no flag {flag}", f"{hint} flags: {', '.join(FLAGS)}")
-        else:
-            rest.append(word)
-    return folders, rest
 
 
 def swept_by_experiment(argv: Sequence[str], registry: Registry) -> dict[str, str]:
@@ -213,11 +192,16 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
             error = ConfigError(error.message, f"{error.hint}; is {package} installed?")
         raise error from None
     except (HydraException, OmegaConfBaseException) as e:
+        if "@experiment." in str(e):  # it overrides a group, which is looked for in a section of its name
+            raise ConfigError(*_NO_PACKAGE) from None
         cause = f" ({_first_line(e.__cause__)})" if isinstance(e.__cause__, OmegaConfBaseException) else ""
         sweep = "several values are a sweep: placekit run -m ...; else " if "Ambiguous value" in str(e) else ""
         raise ConfigError(_first_line(e) + cause, f"{sweep}quote a value that has brackets, commas or spaces") from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None
+
+
+_NO_PACKAGE = "the experiment has no line `# @package _global_`", "make it the first line of the preset"
 
 
 def _first_line(error: BaseException) -> str:

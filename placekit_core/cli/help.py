@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from placekit_core.cli.arguments import preset_folders
 from placekit_core.cli.console import columns, wrapped
 from placekit_core.contracts.errors import ConfigError, unknown
 from placekit_core.contracts.files import parse_text, read_bytes, reading
@@ -36,12 +37,15 @@ _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
 
 def help_text(argv: list[str], registry: Registry) -> str:
     """The help about the components and presets that `argv` names; else about `placekit run`. Raises PlacekitError."""
-    words = [word.lstrip("+").partition("=") for word in argv if "=" in word]
+    folders, rest = preset_folders(argv)
+    words = [word.lstrip("+").partition("=") for word in rest if "=" in word]
     component = chosen_by([key for key, *_ in words], registry)
     named = [("importer", component.name)] if component is not None else []
     named += [(group, name) for group, _, names in words if group in default_groups() for name in names.split(",")]
     if named:
-        return "\n\n".join("\n".join(_choice(group.partition("@")[0], name, registry)) for group, name in named)
+        return "\n\n".join(
+            "\n".join(_choice(group.partition("@")[0], name, registry, folders)) for group, name in named
+        )
     return "\n".join([
         "usage: placekit run [FILE] [OPTION=VALUE ...]", "", wrapped(_ABOUT, ""), "", *_rows(_EXAMPLES), "",
         wrapped("groups: the default, and the other choices (GROUP=NAME or +GROUP=NAME):"), *_groups(registry), "",
@@ -59,12 +63,15 @@ def _groups(registry: Registry) -> Iterator[str]:
         yield wrapped(" ".join(others), " " * 6, f"  {group:13}  {'-' if default == 'null' else default:12}  ")
 
 
-def _choice(group: str, name: str, registry: Registry) -> Iterator[str]:
-    """A component, preset or built-in name of a group, with its options. Raises PlacekitError for another name."""
+def _choice(group: str, name: str, registry: Registry, folders: Sequence[Path] = ()) -> Iterator[str]:
+    """A component, preset or built-in name of a group, with its options. Raises PlacekitError for another name.
+
+    Presets in `folders` come before those of the registry.
+    """
     registry.check_choices({group: name})
-    preset = next((p for p in registry.presets() if (p.group, p.name) == (group, name)), None)
-    if preset is not None and preset.path is not None:
-        yield from _preset(group, name, preset.path, registry)
+    mine = [path for folder in folders if (path := folder / group / f"{name}.yaml").is_file()]
+    if paths := [*mine, *(p.path for p in registry.presets() if (p.group, p.name) == (group, name) and p.path)]:
+        yield from _preset(group, name, paths[0], registry)
     elif (group, name) in BUILT_IN:
         yield from _rows({f"{group} {name}": BUILT_IN[group, name]})
     elif group in KINDS and ((group, name) in registry.entries or any(b.may_have(name) for b in registry.broken)):

@@ -60,6 +60,8 @@ def _launch(argv: list[str], registry: Registry) -> None:
             raise ConfigError("--cfg needs `job`", "`placekit run --cfg job OPTION=...` prints the configuration")
         argv = [*argv[:i], *argv[i + 2 :]]
     composed = compose_all(argv, registry)
+    if not str(composed.run_dir).strip():
+        raise ConfigError("option 'run_dir' has no value", "write run_dir=PATH")
     if not printed and (is_multirun(argv) or str(composed.hydra.mode).endswith("MULTIRUN")):
         from placekit_core.cli.sweep import sweep
 
@@ -72,8 +74,6 @@ def _launch(argv: list[str], registry: Registry) -> None:
 
         print(yaml.safe_dump(assembly.config.model_dump(mode="json"), sort_keys=False), end="")
         return
-    if not assembly.config.run_dir.strip():
-        raise ConfigError("option 'run_dir' has no value", "write run_dir=PATH")
     _run(assembly, Path(assembly.config.run_dir), resume=False)
 
 

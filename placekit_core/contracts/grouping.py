@@ -20,7 +20,7 @@ class Grouping:
 
     Attributes:
         group_of: [n] group of each operation, 0..g-1, every group with at least one operation.
-        names: g names, or empty: each group then has the name of its first operation.
+        names: g names; if empty, the groups are called `group 0`, `group 1`, ...
         note: a sentence for the user about how the groups were chosen, or empty.
     """
 

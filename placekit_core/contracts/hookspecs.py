@@ -97,8 +97,8 @@ class Command:
     """A command of `placekit` that a plugin contributes.
 
     Attributes:
-        name: one word of a-z, 0-9 and -, or two where several commands share a subject: `bounds`, `bounds show`; the
-            first is not `help`.
+        name: one word of a-z, 0-9 and -, or two where several commands share a subject: `graph show`, `graph export`;
+            the first is not `help`.
         usage: the arguments after the name, e.g. `DIR ... [--json]`.
         summary: one line for `placekit --help`.
         target: `"module:function"`, imported at first use: `function(arguments, registry)` returns the exit code. It

@@ -89,14 +89,15 @@ class Baseline(FileModel):
     """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
 
     `value_s`: null if the placement does not fit. `device`: the only device that runs kernels; empty if several do.
-    `note`: the policy's notes. `beside_s`: on a machine, whose speed drifts, the value of the run's own placement, measured
-    again right after this one. `stopped_after`: evaluations after which the policy was stopped; null if it ended by itself.
+    `note`: the policy's notes. `own_remeasured_s`: on backends that measure, the value of the run's own placement, measured again
+    right after this one, because the speed of a machine drifts. `stopped_after`: evaluations after which the policy was
+    stopped; null if it ended by itself.
     """
 
     policy: str
     value_s: float | None
     spread_s: float | None = None
-    beside_s: float | None = None
+    own_remeasured_s: float | None = None
     fits: bool
     device: str = ""
     peak_bytes: dict[str, float] = Field(default={})
@@ -112,10 +113,10 @@ class Baseline(FileModel):
     def against(self, value_s: float, spread_s: float | None) -> tuple[float, float | None]:
         """The run's value to compare with this baseline's, and the standard deviation of the difference; None if unknown.
 
-        `value_s` and `spread_s` belong to the run; `beside_s`, if it was measured, replaces the run's value.
+        `value_s` and `spread_s` belong to the run; `own_remeasured_s`, if it was measured, replaces the run's value.
         """
         deviation_s = math.hypot(spread_s or 0.0, self.spread_s or 0.0)
-        return value_s if self.beside_s is None else self.beside_s, deviation_s or None
+        return value_s if self.own_remeasured_s is None else self.own_remeasured_s, deviation_s or None
 
 
 class ProgramSummary(Found):
@@ -200,7 +201,7 @@ class Summary(Found):
             return base_s, f"{name} takes {format_value(base_s, self.unit)}"
         ours = [b.against(p.value_s or 0.0, p.spread_s) for p, b in fitting]
         value_s, spread_s = sum(value for value, _ in ours) / used, ours[0][1] if used == 1 else None
-        again = any(b.beside_s is not None for _, b in fitting)  # the run's placement, measured again
+        again = any(b.own_remeasured_s is not None for _, b in fitting)  # the run's placement, measured again
         beside = f"; this placement beside it {format_value(value_s, self.unit)}" if again else ""
         return (
             base_s,

@@ -91,7 +91,8 @@ def place(
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
-        resume, progress: continue the interrupted run in `run_dir`, with the same arguments; show a progress bar.
+        resume: continue the interrupted run in `run_dir`; the other arguments must be the same.
+        progress: show a progress bar.
 
     Raises:
         PlacekitError: with a hint on what to do; NothingFits if no placement that fits was found.
@@ -357,6 +358,9 @@ def _request(
             )
     except PlacekitError as e:
         for key in about:
+            if key in NAMES:
+                other = "place" if key in inspect.signature(place).parameters else "search"
+                raise ConfigError(f"no argument {key!r}", f"only `{other}` takes it") from None
             if close := difflib.get_close_matches(key, NAMES, 1, 0.75):
                 raise ConfigError(f"no argument {key!r}", f"did you mean {close[0]!r}? or: {e.message}") from None
         raise

@@ -114,15 +114,15 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> list[Ba
     if best is None:
         return [Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))]
     peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))
-    ours, value_s, spread_s, beside_s = search.evaluate.best, best.value_s, best.spread_s, None
+    ours, value_s, spread_s, own_remeasured_s = search.evaluate.best, best.value_s, best.spread_s, None
     if ours is not None and not backend.deterministic:  # a machine has slow minutes
         if best.placement.same_as(ours.placement):
             value_s, spread_s = ours.value_s, ours.spread_s
         else:
             again = search.session.evaluate(ours.placement.batch())
-            beside_s = float(again.value_s[0]) if again.fits[0] else None
+            own_remeasured_s = float(again.value_s[0]) if again.fits[0] else None
     found = Baseline(
-        policy=name, value_s=value_s, spread_s=spread_s, beside_s=beside_s, fits=True, peak_bytes=peak,
+        policy=name, value_s=value_s, spread_s=spread_s, own_remeasured_s=own_remeasured_s, fits=True, peak_bytes=peak,
         device=_only_device(problem, best.placement), note="; ".join(evaluate.notes),
         stopped_after=evaluate.evaluations if evaluate.ledger.remaining <= 0 else None,
     )  # fmt: skip

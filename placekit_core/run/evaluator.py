@@ -205,7 +205,7 @@ class BudgetedEvaluator(Evaluator):
                 "peak_bytes": best.peak_bytes,
                 "evaluation": best.evaluation,
                 "spread_s": best.spread_s,
-                "again": np.array(best.compared_s),
+                "compared_s": np.array(best.compared_s),
             },
         }  # fmt: skip
 
@@ -222,7 +222,7 @@ class BudgetedEvaluator(Evaluator):
         if best := state["best"]:
             placement = self.problem.placement(best["device"], best["priority"])
             numbers = {name: best[name] for name in ("value_s", "peak_bytes", "evaluation", "spread_s")}
-            self.best = Best(placement, **numbers, compared_s=tuple(best["again"].tolist()))
+            self.best = Best(placement, **numbers, compared_s=tuple(best["compared_s"].tolist()))
 
 
 def default_failing_signal_s(problem: Problem, repeats: int = 1) -> float:

@@ -18,7 +18,7 @@ from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
-from placekit_core.contracts.units import format_value
+from placekit_core.contracts.units import format_value, mebibytes
 from placekit_core.run.assembly import OpenProgram, distributions
 from placekit_core.run.baselines import add_baselines, chosen_baselines, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT
@@ -321,7 +321,7 @@ def why_nothing_fits(searches: Sequence[OpenProgram], unit: str) -> tuple[str, s
         return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, [e.last_error, known]))
     over = ""
     if e.evaluations:
-        over = f"; the closest is over by {e.least_over_bytes / 2**20:.0f} MiB on a device"
+        over = f"; the closest is over by {mebibytes(e.least_over_bytes)} on a device"
         over += ", whose reserve and headroom are not used" if s.problem.cluster.withheld_bytes else ""
     found = f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}"
     more = "give it a larger budget, " if e.progress >= 1 else "take "

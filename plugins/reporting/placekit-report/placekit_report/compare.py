@@ -73,7 +73,7 @@ def _text(shape: str, table_rows: list[Row], command: str, out: Path | None, los
         return comparison(table_rows, command, (out or PAGE).parent, lost)
     from placekit_report.compare_formats import FORMATS
 
-    return FORMATS[shape](table_rows, command)
+    return FORMATS[shape](table_rows)
 
 
 def _write_or_print(text: str, out: Path | None) -> None:

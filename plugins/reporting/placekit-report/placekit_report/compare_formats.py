@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from placekit_report.compare_ranking import contests, verdict, winners
 from placekit_report.compare_rows import Row, rows_by_table
@@ -18,7 +18,7 @@ from placekit_report.compare_text import ONCE, TEXTS, cells_of, coverage, withou
 _SHARED = {name: words for name, words in ONCE.items() if name != "policy"}
 
 
-def csv_table(table_rows: Sequence[Row], _command: str) -> str:
+def csv_table(table_rows: Sequence[Row]) -> str:
     """A line per row, with the fields of `--json`; numbers read back exactly. Names of columns that end with `_s`: seconds.
 
     `seeds` is a JSON list, a missing value is empty, and `best` marks a row that is distinguishably the best.
@@ -39,12 +39,15 @@ def _csv(value: object) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def markdown(table_rows: Sequence[Row], _command: str) -> str:
+def markdown(table_rows: Sequence[Row]) -> str:
     """A table for each workload, machine and backend; values that all rows share stand above it."""
     parts = []
     for found in rows_by_table(table_rows):
         shared, columns, cells = _varying(found)
-        body = _cells(found, columns, cells, _markdown, lambda text: f"**{text}**")
+        body = [list(map(_markdown, line)) for line in cells]
+        for best, line in zip(winners(found), body, strict=True):
+            if best:
+                line[columns.index("median")] = f"**{line[columns.index('median')]}**"
         heads = [_markdown(head) for head in columns]
         rule = ["---" if head in TEXTS else "---:" for head in columns]
         lines = [f"| {' | '.join(line)} |" for line in [heads, rule, *body]]
@@ -61,22 +64,6 @@ def _varying(found: Sequence[Row]) -> tuple[str, list[str], list[list[str]]]:
     same = [i for i, head in enumerate(columns) if head in _SHARED and len({row[i] for row in cells}) == 1]
     words = ", ".join(_SHARED[columns[i]].format(cells[0][i]) for i in same)
     return words, *without(columns, cells, *(columns[i] for i in same))
-
-
-def _cells(
-    found: Sequence[Row],
-    columns: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    escape: Callable[[str], str],
-    bold: Callable[[str], str],
-) -> list[list[str]]:
-    """The cells, escaped; the median of a row that is distinguishably the best is bold."""
-    median = columns.index("median")
-    lines = [list(map(escape, line)) for line in cells]
-    for best, line in zip(winners(found), lines, strict=True):
-        if best:
-            line[median] = bold(line[median])
-    return lines
 
 
 def _markdown(text: str) -> str:

@@ -20,7 +20,7 @@ Rows = Sequence[tuple[float, ...]]
 
 
 def curve(rows: Rows, seed: int, label: str = "") -> dict[str, Any]:
-    """An entry of `search` in a report; `rows` have the columns `HISTORY`."""
+    """An entry of `search` in a report; `rows` have the columns `HISTORY`. `best_s` is None until a placement fits."""
     table = np.asarray(rows, np.float64).reshape(-1, len(HISTORY))
     best = table[:, HISTORY.index("best_s")]
     if len(table) > POINTS:
@@ -30,7 +30,8 @@ def curve(rows: Rows, seed: int, label: str = "") -> dict[str, Any]:
         "seed": seed,
         "label": label or f"seed {seed}",
         "evaluations": column["evaluations"].astype(np.int64),
-        **{name: column[name].tolist() for name in ("seconds", "best_s")},
+        "seconds": column["seconds"].tolist(),
+        "best_s": [value if math.isfinite(value) else None for value in column["best_s"].tolist()],
     }
 
 

@@ -27,7 +27,7 @@ from placekit_core import (
     units,
 )
 from placekit_report.causes import WHY, explain
-from placekit_report.curves import Rows, curve
+from placekit_report.curves import curve
 from placekit_report.device_usage import device_usage
 from placekit_report.modules import cut_table, module_table
 from placekit_report.page.markup import duration
@@ -55,15 +55,12 @@ class Part:
     """A program of a run.
 
     Attributes:
-        summary, history: as in result.json and history.csv.
-        found: problem, placement and schedule; None if the program could not be opened again.
+        found: what the run found for it.
         simulation: simulates other placements and machines; None if there is no simulator.
         recorded: the schedule was measured.
     """
 
-    summary: ProgramSummary
-    history: Rows
-    found: ProgramResult | None = None
+    found: ProgramResult
     simulation: Simulation | None = None
     recorded: bool = False
 
@@ -98,10 +95,10 @@ def _run(run: Run) -> dict[str, Any]:
             notes[-1] += f"; continue it: placekit run resume={run.name}"
     programs, drawn = [], 0
     for part in run.parts:
-        draws = drawn < TIMELINES and part.found is not None and part.found.schedule is not None
+        draws = drawn < TIMELINES and part.found.schedule is not None
         drawn += draws
         programs.append(_program(part, summary, draws, notes))
-    with_timeline = sum(p.summary.fits for p in run.parts)
+    with_timeline = sum(p.found.summary.fits for p in run.parts)
     if with_timeline > drawn == TIMELINES:
         notes.append(f"{drawn} of {with_timeline} programs have a timeline")
     return {
@@ -120,13 +117,11 @@ def _truth(run: Run) -> str:
     costs = _costs(run)
     if s.simulated:
         return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}."
-    drawn = "the timeline is simulated, because no measured step was recorded"
+    drawn = "there is no timeline"
     if any(p.recorded for p in run.parts):
         drawn = (
             "the timeline is one measured step, in which each operation was launched by itself, so it may take longer"
         )
-    elif not any(p.found is not None and p.found.schedule is not None for p in run.parts):
-        drawn = "there is no timeline"
     what = "step times are measured" if s.objective == "makespan" else f"values ({s.objective}) are measured"
     again = any(p.simulation is not None for p in run.parts)
     more = f"; what would change it is simulated, with {costs}" if again else ""
@@ -143,7 +138,7 @@ def _costs(run: Run) -> str:
 
 
 def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dict[str, Any]:
-    own = part.summary
+    found, own = part.found, part.found.summary
     data: dict[str, Any] = {
         "program": own.program,
         "objective": summary.objective,
@@ -151,35 +146,30 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
         **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
         "error": own.error,
         "notes": [*own.notes, *([own.error] if own.error else [])],
-        "headroom": None,
+        "headroom": _headroom(found.problem, own),
         "baselines": _baselines(own),
-        "devices": _known_devices(own),
+        "devices": _devices(found),
         "timeline": None,
         "modules": {k: [] for k in ("name", "parent", "depth", "seconds", "bytes", "operations", "device_seconds")},
         "cut": None,
-        "search": curve(part.history, summary.seed),
+        "search": curve(found.history, summary.seed),
         "change": None,
     }
-    found = part.found
-    if found is not None:
-        data["devices"] = _devices(found)
-        data["headroom"] = _headroom(found.problem, own)
-        if found.placement is not None and found.schedule is not None:
-            data |= _of_schedule(part, draws, notes)
-            notes += _of_another(part, summary) if draws else []
-        elif found.placement is not None:
-            device = found.problem.expand(found.placement.device)
-            seconds = found.problem.op_s[np.arange(found.problem.graph.n), device]
-            data["modules"] = module_table(found.problem, device, seconds)
+    if found.placement is not None and found.schedule is not None:
+        data |= _of_schedule(part, draws, notes)
+        notes += _of_another(part, summary) if draws else []
+    elif found.placement is not None:
+        device = found.problem.expand(found.placement.device)
+        seconds = found.problem.op_s[np.arange(found.problem.graph.n), device]
+        data["modules"] = module_table(found.problem, device, seconds)
     page: dict[str, Any] = rounded(data)
     return page
 
 
 def _of_another(part: Part, summary: Summary) -> list[str]:
     """A note if the end of the simulated timeline is not the value."""
-    assert part.found is not None
     assert part.found.schedule is not None
-    end_s, own = duration(part.found.schedule.end_s), part.summary
+    end_s, own = duration(part.found.schedule.end_s), part.found.summary
     if summary.objective not in STEPS:
         name = value_name({"objective": summary.objective})
         return [f"the timeline is one whole step, of {end_s}; the value is the {name}, which is not its length"]
@@ -190,9 +180,7 @@ def _of_another(part: Part, summary: Summary) -> list[str]:
 
 def _of_schedule(part: Part, draws: bool, notes: list[str]) -> dict[str, Any]:
     """The parts of a program's data that need its schedule."""
-    found = part.found
-    assert found is not None
-    problem, schedule = found.problem, found.schedule
+    problem, schedule = part.found.problem, part.found.schedule
     assert schedule is not None
     data: dict[str, Any] = {
         "modules": module_table(problem, schedule.op_device, schedule.op_total_s),
@@ -206,7 +194,6 @@ def _of_schedule(part: Part, draws: bool, notes: list[str]) -> dict[str, Any]:
 def _analyses(part: Part, notes: list[str]) -> dict[str, Any]:
     """Timeline, and what would change the step."""
     found, simulation = part.found, part.simulation
-    assert found is not None
     problem, schedule, placement = found.problem, found.schedule, found.placement
     assert schedule is not None
     assert placement is not None
@@ -256,7 +243,7 @@ def group_name(problem: Problem, group: int) -> str:
 
 def _baselines(own: ProgramSummary) -> dict[str, list[Any]]:
     """The baselines of result.json as columns."""
-    names = {"name": "label"} | {key: key for key in ("value_s", "spread_s", "beside_s", "fits", "note")}
+    names = {"name": "label"} | {key: key for key in ("value_s", "spread_s", "fits", "note")}
     found = {key: [getattr(b, source) for b in own.baselines] for key, source in names.items()}
     return found | {"this_run": [this_run(own, b) for b in own.baselines]}
 
@@ -266,20 +253,12 @@ def this_run(own: ProgramSummary, baseline: Baseline) -> str:
     if own.value_s is None or baseline.value_s is None:
         return ""
     value_s, deviation_s = baseline.against(own.value_s, own.spread_s)
-    return f"{compared(value_s, baseline.value_s, deviation_s)} it"
+    return f"{compared(value_s, baseline.value_s, deviation_s, own.unit)} it"
 
 
 DEVICES = (
     "name", "kind", "memory_bytes", "peak_bytes", "compute_s", "busy", "operations", "bytes_in", "bytes_out",
 )  # fmt: skip
-
-
-def _known_devices(own: ProgramSummary) -> dict[str, list[Any]]:
-    """Names and peaks of devices, for a program that could not be opened again."""
-    count = len(own.peak_bytes)
-    return {key: [None] * count for key in DEVICES} | {
-        "name": list(own.peak_bytes), "kind": [""] * count, "peak_bytes": list(own.peak_bytes.values()),
-    }  # fmt: skip
 
 
 def _devices(found: ProgramResult) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def run_of(run_dir: Path, result: Result, registry: Registry, stack: contextlib.
             drawn += 1
             simulation = open_simulation(backend, p.problem, stack)
         measured = not summary.simulated and p.schedule is not None
-        parts.append(Part(p.summary, p.history, p, simulation, measured))
+        parts.append(Part(p, simulation, measured))
     return Run(shown(run_dir), summary, parts)
 
 

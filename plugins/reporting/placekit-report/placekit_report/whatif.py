@@ -203,7 +203,7 @@ class _Tried:
         fits = fits[np.argsort(self.values[fits], kind="stable")]
         best = fits[np.sort(np.unique(self.group[fits], return_index=True)[1])[:BEST]]
         tried, better = len(self.group), int((self.values[fits] < self.value_s * (1 - ROUNDING)).sum())
-        text = f"{better or 'none'} of {tried} single moves that were simulated would be faster"
+        text = f"{better or 'none'} of {tried} single moves that were simulated would be better"
         if tried < self.possible:
             first = "those on the critical path" if self.on_path else "groups with most seconds"
             text += f"; {self.possible} are possible, and {first} came first"

@@ -63,7 +63,7 @@ def program(name: str, events: int, devices: int, rng: Generator) -> dict[str, A
         "headroom": {"device": names[spare], "bytes": left, "share": left / capacity[spare]},
         "baselines": {"name": [f"single {names[0]}", "layers in equal parts", "data parallelism"],
                       "value_s": [end * 1.41, end * 1.12, None], "fits": [True, True, False],
-                      "spread_s": [None, end * 0.01, None], "beside_s": [None] * 3,
+                      "spread_s": [None, end * 0.01, None],
                       "this_run": ["41.0% faster than it", "12.0% faster than it", ""],
                       "note": ["the best single device", "", "each device holds the whole network"]},
         "devices": {"name": names, "kind": [n.partition(":")[0] for n in names], "memory_bytes": capacity, "peak_bytes": peaks,

@@ -239,3 +239,15 @@ def test_the_page_of_a_comparison(page: Page, sweep: list[Row], tmp_path: Path) 
         assert row.label in page.words
         values = [run.value_s for run in row.runs if run.value_s is not None and run.fits]
         assert all(f'value="{value!r}"' in text for value in values)
+
+
+def test_a_search_is_drawn_from_its_first_placement_that_fits(placekit: Run, base: Summary, tmp_path: Path) -> None:
+    written(tmp_path / "sweep", runs(base, "late", [1.5]))
+    history = tmp_path / "sweep" / "late#0" / "history.csv"
+    head, *lines = history.read_text().splitlines()
+    history.write_text("\n".join([head, "10,0.05,,9.0,", *lines, ""]))
+    assert placekit("compare", "--html", "sweep").code == 0
+    page = Page((tmp_path / "compare.html").read_text())
+    [points] = [str(attributes["points"]) for name, attributes in page.tags if name == "polyline"]
+    assert "nan" not in points
+    assert float(points.partition(",")[0]) > 400, "it begins at 50 of 100 evaluations"

@@ -293,7 +293,7 @@ class TestCurves:
 
     def test_missing_numbers_are_null(self) -> None:
         result = short_result()
-        part = Part(result.programs[0].summary, self.rows(3))
+        part = Part(replace(result.programs[0], history=self.rows(3)))
         data = document(Run("r", result.summary, [part]))
         assert data["run"]["programs"][0]["search"]["best_s"] == [None, 1.0, 1.0]
         json.dumps(data, allow_nan=False)

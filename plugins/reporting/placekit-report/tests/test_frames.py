@@ -107,5 +107,7 @@ def test_notebook_display_has_the_baselines(problem: Problem) -> None:
     assert "as large as it is" in page
     noisy = Baseline(policy="noisy", value_s=1.5 * p.summary.value_s, spread_s=p.summary.value_s, fits=True)
     assert this_run(p.summary, noisy) == "within the noise of it"
-    beside = noisy.model_copy(update={"spread_s": None, "beside_s": 1.5 * p.summary.value_s})
+    beside = noisy.model_copy(update={"spread_s": None, "own_remeasured_s": 1.5 * p.summary.value_s})
     assert this_run(p.summary, beside) == "as fast as it", "of two that were measured one after the other"
+    joules = p.summary.model_copy(update={"unit": "J"})
+    assert this_run(joules, beside.model_copy(update={"own_remeasured_s": None})) == "33.3% less than it"

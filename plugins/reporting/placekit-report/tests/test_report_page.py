@@ -96,7 +96,7 @@ def test_numbers_stand_in_the_tables_as_the_same_doubles() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    """A run whose program could not be opened again: no timeline, no modules, nulls in the columns."""
+    """A run that found no placement: no timeline, no modules, nulls in the columns."""
     data = report(events=50)
     [program] = data["run"]["programs"]
     for key in ("timeline", "change", "headroom", "bound_s", "gap"):
@@ -106,12 +106,12 @@ def test_what_is_missing_is_said() -> None:
     program["modules"] = {key: [] for key in program["modules"]}
     program["cut"] = None
     program["search"]["best_s"] = [None] * 60
-    data["run"]["notes"] = ["the program could not be opened again: it is gone"]
+    data["run"]["notes"] = ["the run failed: it shows what was found"]
     text = read(render(data)).text
-    assert "could not be opened again" in text
+    assert "the run failed" in text
     assert "nothing is proven" in text
     assert "Timeline" not in text
-    assert "–the program could not be opened again" in text  # and so nobody knows the memory of its devices
+    assert "–no device has a limit, or no placement was measured" in text
 
 
 def test_a_path_that_does_not_set_the_value_is_no_lead() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_where_costs_come_from(share: float, text: str) -> None:
     result = placed()
     [p] = result.programs
     own = p.summary.model_copy(update={"measured_costs": share})
-    assert run_of(result, Part(own, p.history), programs=[own])["truth_text"].endswith(text)
+    assert run_of(result, Part(replace(p, summary=own)), programs=[own])["truth_text"].endswith(text)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +55,10 @@ def test_runs_that_did_not_end_say_so(status: str, text: str) -> None:
     result = placed()
     [p] = result.programs
     config = {**result.summary.config, "python_objects": []}
-    notes = run_of(result, Part(p.summary, p.history), status=status, config=config)["notes"]
+    notes = run_of(result, Part(p), status=status, config=config)["notes"]
     assert notes[0].startswith(text)
     assert notes[0].endswith("continue it: placekit run resume=r")
-    notes = run_of(result, Part(p.summary, p.history), status=status)["notes"]
+    notes = run_of(result, Part(p), status=status)["notes"]
     assert "resume" not in notes[0], "a program of a script has no command"
 
 
@@ -69,5 +70,5 @@ def test_timelines_that_are_not_the_value_say_what_they_are() -> None:
     ):
         result = placed(**options)
         [p] = result.programs
-        notes = [n for n in run_of(result, Part(p.summary, p.history, p))["notes"] if n.startswith("the timeline")]
+        notes = [n for n in run_of(result, Part(p))["notes"] if n.startswith("the timeline")]
         assert notes == [] if not text else notes[0].endswith(text)

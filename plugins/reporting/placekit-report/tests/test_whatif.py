@@ -44,7 +44,7 @@ def test_single_moves_by_hand() -> None:
     assert (moves.group[:2].tolist(), moves.source[:2].tolist(), moves.target[:2].tolist()) == ([3, 4], [1, 0], [0, 1])
     assert moves.value_s[:2].tolist() == [8, 10]
     assert moves.gain[0] == pytest.approx(7 / 15)
-    assert moves.text.endswith("of 5 single moves that were simulated would be faster")
+    assert moves.text.endswith("of 5 single moves that were simulated would be better")
 
 
 def test_resources_by_hand() -> None:

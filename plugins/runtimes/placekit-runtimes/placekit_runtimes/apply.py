@@ -33,7 +33,7 @@ from placekit_core.cli import console
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.files import checked, reading
 from placekit_core.contracts.placement_file import read_placement
-from placekit_core.contracts.units import percent, seconds
+from placekit_core.contracts.units import format_value, percent, seconds
 from placekit_core.run.assembly import Assembly
 from placekit_core.run.config import RunConfig
 from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
@@ -122,17 +122,18 @@ def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s
         raise PlacementError(f"as {name} this placement does not fit: {lacking}", hint)
     map_s = float(measured.value_s[0])
     placed_s = float(measured.value_s[1]) if measured.error[1] is None else math.nan
+    shown_map, shown_placed = (format_value(value_s, backend.unit) for value_s in (map_s, placed_s))
     if placed_s > 0 and map_s / placed_s - 1 > _WORSE:
         remedy = ""
         if made.conflicts and run.config.grouper["name"] != "module":
             remedy = "; grouper=module places whole modules, and placekit_cuda.PlacedStep trains with this placement"
         warnings.warn(
-            f"{name} is {percent(map_s / placed_s - 1)} slower than the placement:"
-            f" {seconds(map_s)} instead of {seconds(placed_s)}{remedy}",
+            f"{name} is {percent(map_s / placed_s - 1)} {'slower' if backend.unit == 's' else 'worse'} than the placement:"
+            f" {shown_map} instead of {shown_placed}{remedy}",
             stacklevel=1,
         )
-    values = [f"{seconds(map_s)} as {name}", f"{seconds(placed_s)} as placed"]
-    values += [] if bound_s is None else [f"proven bound {seconds(bound_s)}"]
+    values = [f"{shown_map} as {name}", f"{shown_placed} as placed"]
+    values += [] if bound_s is None else [f"proven bound {format_value(bound_s, backend.unit)}"]
     return [f"{backend.objective}: {', '.join(values)}", f"peak memory: {memory_text(problem, measured.peak_bytes[0])}"]
 
 
@@ -149,7 +150,10 @@ def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
         return [cost.error]
     if cost.error:
         raise PlacementError(cost.error, "place with less memory, or use `--format json`")
-    alone = [b for b in run.own.baselines if b.device and b.fits and b.value_s and b.value_s < cost.value_s]
+    names, used = problem.cluster.device_names, problem.expand(made.placement.device)[problem.graph.kernel]
+    here = {names[d] for d in np.unique(used)}
+    others = [b for b in run.own.baselines if b.device and b.fits and {b.device} != here and run.own.unit == "s"]
+    alone = [b for b in others if b.value_s and b.value_s * (1 + _WORSE) < cost.value_s]
     for b in sorted(alone, key=lambda b: b.value_s or 0.0)[:1]:
         warnings.warn(f"{b.device} alone takes {seconds(b.value_s or 0.0)}, less than this map", stacklevel=1)
     lines = [*cost.details]

@@ -23,7 +23,7 @@ from placekit_core.cli import console
 from placekit_core.cli.arguments import take
 from placekit_core.cli.compose import assembled
 from placekit_core.cli.parser import Parser
-from placekit_core.contracts.units import percent, seconds
+from placekit_core.contracts.units import format_value, percent
 from placekit_runtimes.accelerate import RUNTIME as ACCELERATE
 from placekit_runtimes.accelerate.device_map import DeviceMap
 from placekit_runtimes.apply import OWN_MAP, own_map_line
@@ -60,14 +60,15 @@ def show(name: str, problem: Problem, backend: Backend, session: Session, given:
     if cost is not None and cost.value_s is not None and cost.error:
         raise PlacementError(f"{name}: {cost.error}", _SMALLER)
     bound_s, (own, own_cost) = session.lower_bound(), ACCELERATE.own_cost(problem)
-    rows = [_row(name, value_s, bound_s, cost)]
+    unit = backend.unit
+    rows = [_row(name, value_s, bound_s, cost, unit)]
     if own is not None:
         try:
-            rows.append(_row(OWN_MAP, _measured(OWN_MAP, problem, session, own)[0], bound_s, own_cost))
+            rows.append(_row(OWN_MAP, _measured(OWN_MAP, problem, session, own)[0], bound_s, own_cost, unit))
         except PlacementError:
             rows.append([OWN_MAP, "does not fit", "", own_cost.text])
     kind = "simulated" if backend.simulated else "measured"
-    bound = "" if bound_s is None else f", proven bound {seconds(bound_s)}"
+    bound = "" if bound_s is None else f", proven bound {format_value(bound_s, unit)}"
     title = f"{problem.graph.name} on {problem.cluster.name}, {kind}{bound}"
     console.table(["placement", backend.objective, "gap", "run by accelerate"], rows, title=title)
     print(console.wrapped(f"peak memory: {memory_text(problem, peak_bytes)}"))
@@ -93,6 +94,6 @@ def _measured(name: str, problem: Problem, session: Session, placement: Placemen
     return float(measured.value_s[0]), measured.peak_bytes[0]
 
 
-def _row(name: str, value_s: float, bound_s: float | None, cost: RuntimeCost | None) -> list[str]:
+def _row(name: str, value_s: float, bound_s: float | None, cost: RuntimeCost | None, unit: str) -> list[str]:
     gap = percent(None if bound_s is None or bound_s <= 0 else value_s / bound_s - 1)
-    return [name, seconds(value_s), gap, "" if cost is None else cost.text]
+    return [name, format_value(value_s, unit), gap, "" if cost is None else cost.text]

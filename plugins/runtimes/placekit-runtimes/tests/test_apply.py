@@ -61,6 +61,19 @@ def test_device_map(placekit: Run, run: Path) -> None:
     assert json.loads(placekit("apply", "run").out) == {"embed": 0, "middle": 2, "head": 0}
 
 
+def test_a_map_that_one_device_beats_is_a_warning(placekit: Run, run: Path) -> None:
+    path = run / "result.json"
+    data = json.loads(path.read_text())
+    for baseline in data["programs"][0]["baselines"]:
+        baseline["value_s"] *= 0.9  # a simulator and accelerate's host thread need not agree
+    path.write_text(json.dumps(data))
+    done = placekit("apply", "run")
+    assert (done.code, json.loads(done.out)) == (0, {"": 0})
+    assert "alone" not in done.err, "the map is that device"
+    move(run, "middle", "p100:2")
+    assert "warning: p100:0 alone takes " in placekit("apply", "run").err
+
+
 def test_pipeline(placekit: Run, run: Path) -> None:
     move(run, "head", "p100:1")
     done = placekit("apply", "run", "--format", "pipeline")

@@ -21,7 +21,6 @@ function bytes(x) {
   return x < 2 ** 30 ? (x / 2 ** 20).toFixed(1) + " MiB" : (x / 2 ** 30).toFixed(2) + " GiB";
 }
 
-const percent = (x) => (100 * x).toFixed(1) + "%";
 const counted = (n, noun) => n.toLocaleString("en") + " " + noun + (n === 1 ? "" : "s");
 
 // An element with attributes (functions listen) and children; strings are text, never HTML.

@@ -74,13 +74,7 @@ def numbers(program: Data) -> Markup:
             ]
         second = card("proven bound", quantity(bound, unit), below)
     if room is None:
-        unknown = all(b is None for b in program["devices"]["memory_bytes"])
-        why = (
-            "the program could not be opened again"
-            if unknown
-            else "no device has a limit, or no placement was measured"
-        )
-        third = card("memory headroom", "–", why)
+        third = card("memory headroom", "–", "no device has a limit, or no placement was measured")
     else:
         text = "of {} is free at its peak" if room["bytes"] >= 0 else "of {} is missing at its peak"
         third = card("memory headroom", size(room["bytes"]), [percent(room["share"]), " ", text.format(room["device"])])
