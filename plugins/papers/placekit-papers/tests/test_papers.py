@@ -258,6 +258,7 @@ class TestCommand:
         for other in ((*words[:-1], "policy=critical_path"), ("paper", "doppler", "table2", *words[3:])):
             assert "out has runs of another item, or with other options" in placekit(*other).err
 
+    @pytest.mark.slow
     def test_a_run_has_the_seconds_of_computation_and_copies_that_are_recorded(self, placekit: Command) -> None:
         words = ("experiment=mirhoseini2017_baselines", "workload=nmt", "cluster=k80x4", "policy=expert", "run_dir=out")
         assert placekit("run", *words).code == 0
