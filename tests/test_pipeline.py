@@ -141,7 +141,7 @@ class CrashAfter(Observer):
 
 @pytest.mark.parametrize("policy", mostly_slow(["annealing", "softmax"], ["annealing"]))
 def test_family_resumed_after_crashes_equals_uninterrupted(tmp_path: Path, policy: str) -> None:
-    changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 1500}}
+    changes = {"backend": {"name": "bulk_synchronous"}, "budget": {"evaluations": 300}}
     whole = run(configure(policy, **changes), tmp_path / "whole").summary
     expected = without_time(whole, tmp_path / "whole")
     crashes, rows = 0, 1
