@@ -16,14 +16,14 @@ CEILINGS = {
     "plugins/backends/placekit-sim": 1_200,
     "plugins/commands/placekit-doctor": 600,  # target 500
     "plugins/commands/placekit-inspect": 2_300,  # target 1,800
-    "plugins/development/placekit-testing": 4_150,  # target 3,800
+    "plugins/development/placekit-testing": 4_200,  # target 3,800
     "plugins/distributed/placekit-ray": 1_650,  # target 1,500
     "plugins/groupers/placekit-grouping": 700,
     "plugins/importers/placekit-einsum": 1_300,  # target 1,250
     "plugins/importers/placekit-formats": 2_000,
     "plugins/importers/placekit-models": 1_400,
     "plugins/importers/placekit-onnx": 1_400,
-    "plugins/importers/placekit-torch": 5_000,
+    "plugins/importers/placekit-torch": 5_150,  # target 5,000; operations that write in place are told from copies
     "plugins/importers/placekit-zoo": 2_600,
     "plugins/libraries/placekit-layers": 1_100,
     "plugins/libraries/placekit-partitioning": 430,

@@ -100,7 +100,7 @@ class Graph:
         allowed: device types that may run it, joined by `|` (`cpu`, `cpu|gpu`); `` means any.
         tensor_producer: [t] operation that writes the tensor, ascending.
         tensor_bytes: [t] bytes that a transfer of it moves.
-        tensor_storage: [t] tensor that owns its memory: itself, or the one it is a view of or updates in place.
+        tensor_storage: [t] tensor that owns its memory: itself, or the one that it is a view of or writes over in place.
         shape_ptr, shape_dim: shapes of the tensors in compressed rows; see `shape`.
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
         columns: extra columns with n rows, saved with the graph.

@@ -80,10 +80,17 @@ def _check_memory(g: Graph) -> None:
     owner = g.tensor_producer[g.tensor_storage]
     other = np.flatnonzero(owner != g.tensor_producer)
     home, own = g.colocate[owner[other]], g.colocate[g.tensor_producer[other]]
-    for t in other[g.kernel[owner[other]] | (home < 0) | (home != own)]:
+    kernel = other[g.kernel[owner[other]]]
+    # a kernel writes into another one's memory if it reads what is there
+    reads = np.isin(
+        g.tensor_producer[kernel].astype(np.int64) * max(g.t, 1) + g.tensor_storage[kernel],
+        g.edge_op.astype(np.int64) * max(g.t, 1) + g.tensor_storage[g.input_tensor],
+    )
+    for t in [*other[(home < 0) | (home != own)], *kernel[~reads]]:
         raise GraphError(
             f"an output of {g.op_name[g.tensor_producer[t]]!r} shares the memory of {g.op_name[owner[t]]!r}",
-            "only outputs of one operation, or a source and its co-located update, share memory",
+            "only outputs of one operation share memory, or a source and its co-located update, or a kernel and a co-located one"
+            " that reads its output and writes over it",
         )
     if np.any(g.tensor_storage[g.tensor_storage] != g.tensor_storage):
         raise GraphError(f"tensor_storage of graph {g.name!r} points to a tensor that owns no memory")

@@ -107,7 +107,7 @@ def simulate(device, priority, m, peak):
                             m.candidates[n_candidates] = q
                             n_candidates += 1
                 if m.memory:
-                    m.readers[at(m.storage[x])] += n_readers
+                    m.readers[at(m.storage[x])] += n_readers - m.in_place[x]
         n_done = 0
         if n_requested > 0:
             sort(m.requested, np.int64(0), n_requested)

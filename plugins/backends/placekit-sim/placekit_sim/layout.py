@@ -13,6 +13,7 @@ FIELDS = [
     *fields("flag", "memory multicast bulk noisy ahead arrival record"),
     # the problem
     *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
+    *fields("ints", "in_place writers"),  # whether a tensor writes over one of another kernel; how many do, by owner
     *fields("ints", "sources roots fixed_rank level_ptr level_op"),
     *fields("ints", "read_op read_edge read_tensor read_source read_row"),
     *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),

@@ -167,6 +167,11 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
     unread = np.ones(graph.t, np.bool_)
     unread[graph.tensor_storage[graph.input_tensor]] = False
     unread_bytes = np.where(unread, home_bytes, 0.0)
+    owner = graph.tensor_storage
+    read = np.diff(graph.consumer_ptr) > 0
+    in_place = (
+        (graph.tensor_producer[owner] != graph.tensor_producer) & graph.kernel[graph.tensor_producer[owner]] & read
+    )
     edge = np.zeros(0, np.int64) if rules.prefetch is None else source_reads(graph)
     return {
         "group_of": problem.grouping.group_of,
@@ -177,6 +182,8 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "consumer_ptr": graph.consumer_ptr,
         "consumer_op": graph.consumer_op,
         "storage": graph.tensor_storage,
+        "in_place": in_place,
+        "writers": np.bincount(owner[in_place], minlength=graph.t),
         "sources": np.flatnonzero(~graph.kernel),
         "roots": kernels[np.diff(graph.input_ptr)[kernels] == 0],
         "fixed_rank": np.zeros(0, np.int32) if rules.rank is None else rules.rank,

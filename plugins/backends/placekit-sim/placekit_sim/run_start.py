@@ -40,7 +40,7 @@ def _set_start(m):
     """Set the state at time 0. Returns how many tasks are done (the sources), and how many operations are ready."""
     if m.memory:
         for x in range(m.t):
-            m.readers[x] = 0
+            m.readers[x] = m.writers[x]  # none may free the memory before all have announced their readers
     for q in range(m.n_queues):
         m.head[q], m.mark[q], m.free[q] = -1, -1, m.capacity[q]
     for c in range(m.n_channels):

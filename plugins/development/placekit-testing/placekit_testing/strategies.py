@@ -30,7 +30,7 @@ def pick(rng: Generator, options: Sequence[T]) -> T:
 
 
 def random_graph(rng: Generator, n: int) -> Graph:
-    """A graph of about n operations: sources, several outputs, views, in-place updates, outputs that nobody reads."""
+    """A graph of about n operations: sources, several outputs, views, updates and writes in place, outputs that nobody reads."""
     b = GraphBuilder("random")
     tensors: list[int] = []
     parameters: list[tuple[int, int]] = []  # tensor, co-location set
@@ -65,8 +65,19 @@ def random_graph(rng: Generator, n: int) -> Graph:
             made.append(b.output(op, pick(rng, BYTES), storage=made[0]))
         if update:
             made.append(b.output(op, b.tensors[parameter_tensor][1], storage=parameter_tensor))
+        elif i % 5 == 4 and inputs and _writes_over(b, op, inputs[0]):
+            made.append(b.output(op, b.tensors[inputs[0]][1], storage=b.tensors[inputs[0]][2]))
         tensors += made
     return b.build()
+
+
+def _writes_over(b: GraphBuilder, op: int, tensor: int) -> bool:
+    """Co-locate a kernel with the one that owns the memory of a tensor, unless that is a source, or in another set."""
+    owner = b.operations[b.tensors[b.tensors[tensor][2]][0]]
+    if not owner.kernel or (owner.colocate >= 0) != (owner.colocate >= 1000):
+        return False
+    owner.colocate = b.operations[op].colocate = owner.colocate if owner.colocate >= 0 else 1000 + op
+    return True
 
 
 def random_step(rng: Generator, n: int) -> Graph:

@@ -17,6 +17,7 @@ from placekit_torch import operators
 from placekit_torch.capture import Captured, Source
 from placekit_torch.checkpointing import gradients_awaited, repeated
 from placekit_torch.codegen import Call, Code, Ref
+from placekit_torch.in_place import InPlace
 from placekit_torch.joint import GRADIENT_SUM, TAG, Tag, outside_calls
 from placekit_torch.views import Node, Views
 
@@ -50,6 +51,7 @@ def lower(captured: Captured, name: str, attributes: Mapping[str, Any]) -> Lower
 class _Lowering:
     def __init__(self, captured: Captured, name: str) -> None:
         self.captured, self.views = captured, Views(captured.graph)
+        self.in_place = InPlace(captured, self.views)
         self.builder = GraphBuilder(name)
         self.number: dict[Node, int] = {n: i for i, n in enumerate(captured.graph.nodes)}
         self.nodes: list[Node] = [n for n in captured.graph.nodes if n.op == "call_function"]
@@ -85,7 +87,7 @@ class _Lowering:
             "forward_of": self.forward_of,
             "call_path": Labels.of(self.call_paths),
         }
-        if set(self.launches) - {0.0, 1.0}:
+        if any(self.launches[self.op[n]] != 1.0 for n in self.kernels):
             builder.columns["launches"] = np.asarray(self.launches)
         builder.attributes = {
             **attributes,
@@ -116,6 +118,8 @@ class _Lowering:
     def _add_tensor(self, op: int, key: Output, value: torch.Tensor, storage: int = -1) -> int:
         if key in self.replaces:
             storage = self.tensor[self.replaces[key], None]
+        elif key[0] in self.in_place.memory:
+            storage = self.builder.tensors[self._tensor_of(self.in_place.memory[key[0]])][2]
         self.tensor[key] = self.builder.output(op, operators.size(value), tuple(value.shape), storage)
         return self.tensor[key]
 
@@ -148,8 +152,10 @@ class _Lowering:
         inputs = list(dict.fromkeys(self._tensor_of(self._read(n)) for n in node.all_input_nodes))
         awaited = [self._tensor_of(self._read(self.awaited[node]))] if node in self.awaited else []
         taken, written = operators.tensors((args, kwargs)), operators.tensors(value)
-        if operators.writes_part(target) and self.replaces.get((node, None)) is self._read(node.all_input_nodes[0]):
-            moved = operators.part_bytes(args, kwargs)  # the new value takes over the memory of the old one
+        if node in self.in_place.free or operators.is_empty(target):
+            moved = 0
+        elif node in self.in_place.memory and operators.writes_part(target):
+            moved = operators.part_bytes(target, args, kwargs, operators.size(taken[0]))
         else:
             moved = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
             moved += sum(map(operators.size, written))
@@ -166,7 +172,8 @@ class _Lowering:
             phase=phase, module=module, call=call, colocate=colocate,
         )  # fmt: skip
         self.signatures.append(operators.signature(target, args, kwargs))
-        self.launches.append(node.meta.get("launches", 1.0))
+        runs = node not in self.in_place.free and not operators.is_empty(target)
+        self.launches.append(node.meta.get("launches", 1.0) if runs else 0.0)
         self.call_paths.append(call_path)
         if isinstance(value, torch.Tensor):
             outputs: list[tuple[int, int | None]] = [(self._add_tensor(op, (node, None), value), None)]
@@ -232,7 +239,9 @@ class _Lowering:
         return result
 
     def _colocation(self) -> list[int]:
-        """[n] co-location sets: a parameter, its state and its update; a buffer, or a cache, and its new value's kernel."""
+        """[n] co-location sets: a parameter, its state and its update; a buffer, or a cache, and its new value's kernel; a kernel
+        and those that write into its memory.
+        """
         parent = list(range(len(self.op)))
 
         def root(v: int) -> int:
@@ -248,6 +257,8 @@ class _Lowering:
                 parent[root(self.op[node])] = root(home[node.meta["owner"]])
         for name, node in [*self.captured.updates.items(), *self.captured.together.items()]:
             parent[root(self.op[self._kernel(node)])] = root(home[name])
+        for node, memory in self.in_place.memory.items():
+            parent[root(self.op[node])] = root(self.op[self._kernel(memory)])
         roots = [root(v) for v in range(len(parent))]
         shared = {r for r, count in Counter(roots).items() if count > 1}
         order = {r: i for i, r in enumerate(dict.fromkeys(r for r in roots if r in shared))}

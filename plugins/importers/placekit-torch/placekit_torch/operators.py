@@ -18,7 +18,7 @@ from placekit_torch import experts
 
 _CLASSES: dict[str, str] = {
     "matmul": "mm addmm bmm baddbmm addbmm mv addmv dot vdot addr _int_mm _scaled_mm linalg_solve _grouped_mm quantized_linear"
-    " grouped_mm_fallback grouped_mm_fallback_backward",
+    " quantized_grouped_mm grouped_mm_fallback grouped_mm_fallback_backward",
     "convolution": "convolution _convolution convolution_backward cudnn_convolution mkldnn_convolution",
     "normalization": "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm"
     " native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward"
@@ -33,7 +33,7 @@ _CLASSES: dict[str, str] = {
     " _adaptive_avg_pool2d_backward adaptive_max_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward",
     "copy": "clone copy cat stack _to_copy full zeros ones empty empty_strided arange scalar_tensor fill lift_fresh_copy"
     " slice_backward select_backward slice_scatter select_scatter diagonal_backward diagonal_scatter as_strided_scatter"
-    " constant_pad_nd reflection_pad2d repeat roll flip tril triu eye linspace full_like zeros_like ones_like empty_like"
+    " zero constant_pad_nd reflection_pad2d repeat roll flip tril triu eye linspace full_like zeros_like ones_like empty_like"
     " new_full new_zeros new_ones new_empty new_empty_strided unfold_backward _reshape_copy pixel_shuffle",
     "embedding": "embedding embedding_dense_backward _embedding_bag gather index index_select take scatter scatter_add"
     " index_put index_copy index_add index_fill scatter_reduce _unsafe_index _unsafe_index_put _embedding_bag_dense_backward",
@@ -43,8 +43,11 @@ _CLASS_OF = {name: group for group, names in _CLASSES.items() for name in names.
 _LOOKUPS = frozenset(["embedding", "_embedding_bag", "gather", "index", "index_select", "take", "_unsafe_index"])
 _CREATED = [f"{kind}_like" for kind in ("full", "zeros", "ones", "empty", "rand", "randn", "randint")]
 _CREATED += [f"new_{kind}" for kind in ("full", "zeros", "ones", "empty", "empty_strided")]
-_SHAPE_ONLY = frozenset([*_CREATED, "fill", "copy"])
-_PARTS = frozenset(["index_copy", "index_put", "slice_scatter", "select_scatter"])  # the part is their last tensor
+_SHAPE_ONLY = frozenset([*_CREATED, "fill", "zero", "copy"])
+_EMPTY = frozenset(["empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "empty_permuted"])
+_VIEWED = [f"{view}_scatter" for view in ("slice", "select", "diagonal", "as_strided")]
+_SET = frozenset([*_VIEWED, "index_copy", "index_put", "_unsafe_index_put", "scatter"])
+_ADDED = frozenset(["index_add", "scatter_add", "scatter_reduce", "index_reduce"])
 _SHORT = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32",
     "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b8", "complex64": "c64", "complex128": "c128",
@@ -146,20 +149,36 @@ def bytes_read(target: Any, reads: Sequence[int], outputs: Sequence[torch.Tensor
         return min(reads[0], sum(size(t) for t in outputs)) + sum(reads[1:])
     if (
         name in experts.NAMES and len(reads) > 2 and outputs[0].dim() == 2
-    ):  # rows, weights, int32 end of each expert's rows
-        return reads[0] + int(reads[1] * experts.weights_read(len(outputs[0]), reads[2] // 4)) + sum(reads[2:])
+    ):  # rows, weights (and their scales), int32 end of each expert's rows
+        share = experts.weights_read(len(outputs[0]), reads[-1] // 4)
+        return reads[0] + int(sum(reads[1:-1]) * share) + reads[-1]
     return sum(reads)
 
 
+def is_empty(target: Any) -> bool:
+    """Whether the operator only allocates memory, which no kernel on a device does."""
+    return base_name(target) in _EMPTY
+
+
 def writes_part(target: Any) -> bool:
-    """Whether the operator replaces a part of its first argument, as a key-value cache is extended."""
-    return base_name(target) in _PARTS
+    """Whether the operator replaces or changes a part of its first argument, as a key-value cache is extended."""
+    return base_name(target) in _SET | _ADDED
 
 
-def part_bytes(args: Any, kwargs: Any) -> int:
-    """Bytes that such an operator reads and writes where it changes its first argument in place: the part, and where it goes."""
+def part_bytes(target: Any, args: Any, kwargs: Any, whole: int) -> int:
+    """Bytes that such an operator reads and writes where it changes its first argument, of `whole` bytes, in place.
+
+    It reads the new part, its last tensor, and the indices, and writes the part; it reads the old part if it adds to that. A
+    mask, whose number of true elements nobody knows, costs a pass over the whole. A single number for the part has the
+    elements of the indices.
+    """
     *where, part = tensors((args[1:], kwargs))
-    return sum(map(size, where)) + 2 * size(part)
+    if any(t.dtype == torch.bool for t in where):
+        return sum(map(size, [*where, part])) + 2 * whole
+    if part.dtype != args[0].dtype:  # scatter with a number: the indices alone
+        return size(part) + int(part.numel() * args[0].element_size())
+    accumulates = base_name(target) in _ADDED or (base_name(target).endswith("index_put") and args[3:] == (True,))
+    return sum(map(size, where)) + (3 if accumulates else 2) * size(part)
 
 
 def signature(target: Any, args: Any, kwargs: Any) -> str:
