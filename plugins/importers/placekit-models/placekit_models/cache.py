@@ -162,6 +162,7 @@ def attach(model: Any, kept: Mapping[LayerKey, Kept], *, batch: int, context: in
 
 def _cache(layers: Mapping[int, Any]) -> Cache:
     empty: Any = DummyLayer()  # type: ignore[no-untyped-call]
+    empty.is_initialized = False
     return Cache(layers=[layers.get(i) or empty for i in range(max(layers) + 1)])
 
 
@@ -169,6 +170,6 @@ def _owners(model: Any) -> Iterator[tuple[LayerKey, torch.nn.Module]]:
     """The attention modules of the decoder, which have the number of their layer."""
     decoder = model.get_decoder() if model.config.is_encoder_decoder else model
     for path, module in decoder.named_modules():
-        layer = getattr(module, "layer_idx", None)
-        if isinstance(layer, int) and "attention" in type(module).__name__.lower():
+        layer = next((n for k in ("layer_idx", "layer_id") if (n := getattr(module, k, None)) is not None), None)
+        if isinstance(layer, int) and re.search("attention|mla", type(module).__name__.lower()):
             yield (bool(re.search("cross|encdec|encoder_attn", path.lower())), layer), module

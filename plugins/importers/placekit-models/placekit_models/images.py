@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from placekit_models.options import Asked
 
 _KINDS = ("segmentation", "video", "optical_flow", "detection", "quantization")
 """Modules of torchvision.models whose networks are not image classifiers."""
+_CLASSES = 1000
 _FRAMES = 16
 """Frames of a video, as in the training of torchvision's networks."""
 
@@ -61,6 +63,9 @@ def network(asked: Asked, source: str) -> Network:
 
 def _timm(timm: Any, asked: Asked, mode: Mode) -> Step:
     model = timm.create_model(asked.name, pretrained=False, **_size(asked, timm))
+    if mode == "train" and not model.num_classes:
+        warnings.warn(f"{asked.name} has no classifier: it is trained with one of {_CLASSES:,} classes", stacklevel=2)
+        model = timm.create_model(asked.name, pretrained=False, num_classes=_CLASSES, **_size(asked, timm))
     channels, height, width = model.pretrained_cfg["input_size"]
     if asked.image is not None:
         height = width = asked.image

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
+from unittest import mock
 
 import torch
 from placekit_torch import Step
 from placekit_torch.error_lines import first_line
-from placekit_torch.tracing import is_fake
+from placekit_torch.tracing import compiling, fake_mode, is_fake, quiet
 
 from placekit_core import ImporterError, unknown
 from placekit_models import configurations
@@ -21,12 +24,13 @@ from placekit_models.experts import routing
 from placekit_models.extras import library
 from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
-from placekit_models.quantized import quantise, stored_bits
+from placekit_models.quantized import INT4, INT8, Storage, quantise, quantised_experts, stored
 
 CONTEXT = 2048
 """Default number of tokens in a sequence, for networks that take as many."""
+_FRAMES, _SAMPLES = 1000, 160_000
+"""Ten seconds of sound, as frames of 10 ms and as samples."""
 _LIMITS = ("max_position_embeddings", "max_target_positions", "n_positions", "max_sequence_length")
-_UNMASKED = "placekit"  # name of an attention that sees all keys, for which transformers makes no mask
 
 
 @dataclass
@@ -37,7 +41,7 @@ class _Model:
         generates: whether it generates text, token by token.
         crossed: whether it has an encoder, to whose output the decoder attends.
         context: tokens per sequence.
-        bits: bits per stored weight of quantised linear layers, or None.
+        storage: how quantised weights are stored, or None.
     """
 
     config: Any
@@ -47,15 +51,19 @@ class _Model:
     generates: bool
     crossed: bool
     context: int
-    bits: int | None
+    storage: Storage | None
 
     def make(self) -> Step:
         """Build the step."""
         model = self._build(self.dtype)
-        if self.bits is not None:
-            quantise(model, self.bits)
+        if self.storage is not None:
+            quantise(model, self.storage)
         if self.mode == "train":
             inputs = self._inputs() | self._labels()
+            if self.crossed:  # the first token of the decoder and the padding of labels, which shift them
+                for key in ("decoder_start_token_id", "pad_token_id"):
+                    if getattr(model.config, key, None) is None:
+                        setattr(model.config, key, 0)
             if self.generates and getattr(model, "loss_type", "") is None:
                 model.loss_type = "ForCausalLM"  # the default of transformers, which warns
             model.__class__ = _subclass(type(model), _loss)
@@ -64,7 +72,7 @@ class _Model:
             inputs = self._inputs()
             if self.crossed and "decoder_input_ids" in inspect.signature(self.cls.forward).parameters:  # DETR has none
                 inputs |= {"decoder_input_ids": self._tokens(self.context)}
-            model.__class__ = _subclass(type(model), _output)
+            model.__class__ = _subclass(type(model), _output, self.storage)
             return Step(model, inputs)
         return self._with_cache(model)
 
@@ -101,14 +109,13 @@ class _Model:
         """What each layer caches of a token; see `placekit_models.cache.record`. Raises ImporterError."""
         from placekit_models.cache import record
 
-        with torch.device("meta"):
+        with quiet(), compiling(), fake_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model that is placed warns again
             try:
                 inputs = self._inputs() if self.crossed else {"input_ids": self._tokens(1)}
                 if self.crossed:
                     inputs["decoder_input_ids"] = self._tokens(1)
-                # on the meta device, grouped matrix products of experts exist only in bfloat16
-                inputs = {k: t.bfloat16() if t.is_floating_point() else t for k, t in inputs.items()}
-                model = self._build(torch.bfloat16)
+                model = self._build(self.dtype)
             except ImporterError:
                 raise
             except Exception as e:  # such as sizes that do not fit, most of which transformers does not check
@@ -134,13 +141,12 @@ class _Model:
         """Build a step of prefill, which fills the cache, or of decode: one token that reads the full cache."""
         from transformers.modeling_outputs import BaseModelOutput
 
-        from placekit_models.cache import attach
+        from placekit_models.cache import attach, windows
 
         filled, batch = self.mode == "decode", self.asked.batch
         cache = attach(model, self.kept, batch=batch, context=self.context, source=self.source, filled=filled)
-        if filled and model.config._attn_implementation == "sdpa":
-            _register_unmasked()
-            model.config._attn_implementation = _UNMASKED
+        # one token attends to all keys in the cache; a mask would have a column per token of the context, and not of a window
+        unmasked = filled and (model.config._attn_implementation == "sdpa" or any(windows(model.config)))
         keywords: dict[str, Any] = {cache_argument(self.cls): cache, "use_cache": True}
         if "logits_to_keep" in inspect.signature(self.cls.forward).parameters:
             keywords["logits_to_keep"] = 1
@@ -156,9 +162,13 @@ class _Model:
                 cache.is_updated = dict.fromkeys(range(len(cache)), filled)
             if "encoder_outputs" in given:
                 given["encoder_outputs"] = BaseModelOutput(last_hidden_state=given["encoder_outputs"])
-            return forward(**given, **keywords).logits
+                given["encoder_outputs"].router_logits = None  # mixtures of experts read it
+            with _no_masks() if unmasked else contextlib.nullcontext():
+                return forward(**given, **keywords).logits
 
-        model.__class__ = _subclass(type(model), cached)
+        if hasattr(self.config, "vision_config") and "input_ids" in inputs:
+            warnings.warn(f"{self.cls.__name__} takes images, too: this is a step of its text alone", stacklevel=2)
+        model.__class__ = _subclass(type(model), cached, self.storage)
         return Step(model, inputs)
 
     @property
@@ -177,13 +187,15 @@ class _Model:
             case "input_ids":
                 return {"input_ids": self._tokens(self.context)}
             case "pixel_values":
-                size = getattr(config, "image_size", None) or self.asked.image or 224
+                vision = getattr(config, "vision_config", None)
+                size = getattr(config, "image_size", None) or getattr(vision, "image_size", None)
+                size = size or self.asked.image or 224
                 height, width = size if isinstance(size, list | tuple) else (size, size)
-                channels = getattr(config, "num_channels", 3)
-                return {"pixel_values": torch.randn(batch, channels, height, width, dtype=self.dtype)}
-            case "input_features" if hasattr(config, "max_source_positions"):
-                frames = 2 * config.max_source_positions
-                return {"input_features": torch.randn(batch, config.num_mel_bins, frames, dtype=self.dtype)}
+                frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
+                sizes = (batch, *frames, getattr(config, "num_channels", 3), height, width)
+                return {"pixel_values": torch.randn(sizes, dtype=self.dtype)}
+            case "input_features" | "input_values" if (shape := _sound(config)) is not None:
+                return {self.cls.main_input_name: torch.randn(batch, *shape, dtype=self.dtype)}
             case other:
                 raise ImporterError(
                     f"{self.cls.__name__} takes {other!r}, which placekit cannot make up",
@@ -208,9 +220,8 @@ def network(asked: Asked, source: str) -> Network:
     """The network `hf:NAME`. Raises ImporterError."""
     library("transformers", "hf")
     data = configurations.find(asked.name, "hf")
-    bits = (
-        {"int8": 8, "int4": 4}[asked.weights] if asked.weights else stored_bits(data.pop("quantization_config", None))
-    )
+    quantization = data.pop("quantization_config", None)
+    storage = {"int8": INT8, "int4": INT4}[asked.weights] if asked.weights else stored(quantization)
     config = _config(data, asked)
     cls = _architecture(config)
     generates = bool(cls.can_generate()) and cls.main_input_name in ("input_ids", "input_features")
@@ -219,10 +230,12 @@ def network(asked: Asked, source: str) -> Network:
         raise ImporterError(
             f"{cls.__name__} generates no text, so it has no mode={mode}", "use mode=inference or train"
         )
-    if mode == "train" and bits is not None:
-        raise ImporterError(f"weights of {bits} bits are not trained", "leave out `weights`, or use another mode")
+    if mode == "train" and storage is not None:
+        raise ImporterError(
+            f"weights of {storage.bits} bits are not trained", "leave out `weights`, or use another mode"
+        )
     crossed = bool(getattr(config, "is_encoder_decoder", False))
-    model = _Model(config, cls, mode, asked, generates, crossed, _context(config, asked, cls), bits)
+    model = _Model(config, cls, mode, asked, generates, crossed, _context(config, asked, cls), storage)
     if mode in ("prefill", "decode"):
         _ = model.kept  # computed here: inside the tracer's modes it would take ten times as long
     name = asked.name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
@@ -265,7 +278,9 @@ def _architecture(config: Any) -> Any:
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
         auto.MODEL_FOR_MASKED_LM_MAPPING,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING,
+        auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
         auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+        auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING,
         auto.MODEL_MAPPING,
     ):
         if type(config) in mapping:
@@ -274,10 +289,29 @@ def _architecture(config: Any) -> Any:
     raise ImporterError(f"transformers has no network for {config.model_type!r}", "name its class in `architectures`")
 
 
+def _sound(config: Any) -> tuple[int, ...] | None:
+    """The shape of an input of sound, without the batch: features by frame, or samples; None if it is not known."""
+    encoder = getattr(config, "encoder_config", config)
+    bins = getattr(encoder, "num_mel_bins", None)
+    positions, features = (getattr(config, k, None) for k in ("max_source_positions", "input_feat_per_channel"))
+    if positions and features:  # Speech2Text
+        return positions, features
+    if positions and bins:  # Whisper: features first, and half as many positions as frames
+        return bins, 2 * positions
+    width = bins or getattr(config, "feature_projection_input_dim", None)
+    if width:
+        return getattr(config, "max_length", None) or _FRAMES, width
+    return (_SAMPLES,) if getattr(config, "conv_stride", None) else None
+
+
 def _context(config: Any, asked: Asked, cls: Any) -> int:
     """Tokens per sequence. Raises ImporterError if the network takes fewer."""
     text = config.get_text_config(decoder=True)
-    limit = next((int(n) for key in _LIMITS if (n := getattr(text, key, None))), None)
+    limit = next((int(n) for key in _LIMITS if (n := getattr(text, key, None)) and n > 0), None)
+    if limit and any(
+        hasattr(c, "create_position_ids_from_input_ids") for c in vars(sys.modules[cls.__module__]).values()
+    ):
+        limit -= (text.pad_token_id or 0) + 1  # as in RoBERTa, whose positions are counted from behind that of padding
     if cls.main_input_name == "pixel_values":
         if asked.context is not None:
             raise ImporterError(f"{cls.__name__} takes images, so it has no context", "leave out context=")
@@ -305,18 +339,38 @@ def _output(forward: Callable[..., Any], **given: Any) -> Any:
     return found.logits if getattr(found, "logits", None) is not None else found[0]
 
 
-def _subclass(cls: Any, call: Callable[..., Any]) -> Any:
+def _subclass(cls: Any, call: Callable[..., Any], storage: Storage | None = None) -> Any:
     """A subclass of the same name whose `forward` is `call(forward, ...)`. A wrapper would change the modules' paths."""
 
     def forward(self: Any, **given: Any) -> Any:
-        return call(functools.partial(cls.forward, self), **given)
+        with _sets_in_order(self), quantised_experts(storage) if storage else contextlib.nullcontext():
+            return call(functools.partial(cls.forward, self), **given)
 
     return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
 
 
-def _register_unmasked() -> None:
-    """Register attention without a mask: transformers makes no mask for names for which it has no mask function."""
-    from transformers import AttentionInterface
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+class _InOrder(set[Any]):
+    """A set whose order does not depend on Python's hash seed."""
 
-    AttentionInterface.register(_UNMASKED, cast(Any, sdpa_attention_forward))
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=str))
+
+
+@contextlib.contextmanager
+def _sets_in_order(model: torch.nn.Module) -> Iterator[None]:
+    """Let the code of `model` iterate over sets in one order.
+
+    Many models make their masks `for layer_type in set(config.layer_types)`: the order of operations would differ from
+    process to process, and with it the graph's fingerprint.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in {n for m in model.modules() if (n := type(m).__module__).startswith("transformers.")}:
+            stack.enter_context(mock.patch.object(sys.modules[name], "set", _InOrder, create=True))
+        yield
+
+
+def _no_masks() -> Any:
+    """Let transformers make no masks of attention: one token attends to all keys in the cache."""
+    from transformers.masking_utils import AttentionMaskInterface
+
+    return mock.patch.dict(AttentionMaskInterface._global_mapping, clear=True)

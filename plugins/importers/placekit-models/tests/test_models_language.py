@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from placekit_models.options import Asked
+from placekit_models.importer import ModelImporter
+from placekit_models.options import Asked, ModelOptions
+from placekit_models.shipped import full_names
+from placekit_testing.children import in_children
+from placekit_testing.importers import loaded_digest
 from placekit_testing.sequential import run_sequential
 from placekit_torch import Step
 from torch.utils.flop_counter import FlopCounterMode
 
-from placekit_core import Graph, ImporterError, Program, load_programs
+from placekit_core import Graph, Importer, ImporterError, Program, load_programs
 
 pytest.importorskip("transformers")
 from placekit_models.language import network
-from placekit_models.quantized import QuantizedLinear
+from placekit_models.quantized import INT4, INT8, QuantizedLinear, quantized_grouped_mm
 
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
@@ -52,6 +56,28 @@ BERT = {
 VIT = {
     "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 16, "intermediate_size": 24,
     "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 8, "num_labels": 5,
+}  # fmt: skip
+
+
+GPT_OSS = {
+    **LLAMA, "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"], "num_local_experts": 4, "num_experts_per_tok": 2,
+    "max_position_embeddings": 4096,
+}  # fmt: skip
+FALCON = {
+    "model_type": "falcon", "architectures": ["FalconForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "multi_query": True, "new_decoder_architecture": False, "alibi": False, "vocab_size": 61,
+}  # fmt: skip
+BART = {
+    "model_type": "bart", "architectures": ["BartForConditionalGeneration"], "d_model": 16, "encoder_layers": 1,
+    "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24, "vocab_size": 31, "max_position_embeddings": 20,
+}  # fmt: skip
+GEMMA_AND_IMAGES = {
+    "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "mm_tokens_per_image": 4,
+    "text_config": {**GEMMA, "architectures": None},
+    "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                      "image_size": 16, "patch_size": 8},
 }  # fmt: skip
 
 
@@ -113,6 +139,47 @@ def test_a_sliding_window_is_all_that_its_layer_keeps(load: Any) -> None:
     assert [b // (2 * 8 * 2) for b in named(graph, "key_cache").values()] == [4, 32]
     short = load(GEMMA, mode="prefill", context=3).graph
     assert [b // (2 * 8 * 2) for b in named(short, "key_cache").values()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        (GPT_OSS, [4, 4, 32, 32]),  # no fused attention: its mask has a column per token of the context
+        (FALCON, [16, 16, 16, 16]),  # one head of two; it compares the name of the attention with "sdpa"
+    ],
+    ids=["gpt_oss", "falcon"],
+)
+def test_classes_with_attention_of_their_own_decode(load: Any, config: dict[str, Any], kept: list[int]) -> None:
+    graph = load(config, mode="decode", context=32).graph
+    width = 2 * 8 if config is GPT_OSS else 8 * 2
+    per_token = width * (2 if config is GPT_OSS else 4)
+    assert sorted(b for b in named(graph, "key_cache", "value_cache").values()) == sorted(n * per_token for n in kept)
+
+
+@pytest.mark.parametrize("mode", ["prefill", pytest.param("decode", marks=pytest.mark.slow)])
+def test_code_that_reads_values_on_the_way_to_a_cache(load: Any, mode: str) -> None:
+    graph = load(BART, mode=mode, context=12).graph
+    assert len(named(graph, "key_cache")) == 2
+    assert set(named(graph, "_cache").values()) == {2 * 8 * 12 * 4}
+
+
+def test_the_graph_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    """Gemma 3 makes its masks in the order of a set of strings."""
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA_AND_IMAGES))
+    model = ModelImporter(ModelOptions(model=f"hf:{tmp_path}", mode="decode", context=12))
+    assert len(set(in_children(model, loaded_digest, hash_seeds=(1, 2, 3)))) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", full_names())
+def test_shipped_configurations_do_not_depend_on_the_hash_seed(model: str) -> None:
+    importer = ModelImporter(ModelOptions(model=model))
+    assert len(set(in_children(importer, fingerprints, hash_seeds=(1, 2, 3)))) == 1
+
+
+def fingerprints(importer: Importer) -> str:
+    """Those of the programs that an importer loads."""
+    return ",".join(program.graph.fingerprint for program in importer.load())
 
 
 @pytest.mark.parametrize("config", [LLAMA, GEMMA], ids=["llama", "gemma"])
@@ -214,23 +281,69 @@ def test_quantised_weights_count_their_bytes(load: Any, weights: str, row: int) 
     assert named(graph, "lm_head.weight") == {"lm_head.weight": 61 * 1024 * 2}
 
 
+@pytest.mark.parametrize(
+    ("config", "options", "row", "scale"),
+    [
+        (MIXTRAL, {"weights": "int8"}, 128, 2),
+        (MIXTRAL, {"weights": "int4"}, 64, 2),
+        ({**MIXTRAL, "quantization_config": {"quant_method": "fp8"}}, {}, 128, 2),
+        (
+            {**GPT_OSS, "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}},
+            {},
+            64,
+            4,
+        ),
+    ],
+    ids=["int8", "int4", "fp8", "mxfp4"],
+)
+def test_quantised_experts_count_their_bytes(
+    load: Any, config: dict[str, Any], options: dict[str, Any], row: int, scale: int
+) -> None:
+    wide = {**config, "hidden_size": 128, "intermediate_size": 128, "num_local_experts": 4}
+    graph = load(wide, mode="decode", context=8, **options).graph
+    kept = named(graph, "0.mlp.experts.gate_up_proj", "0.mlp.experts.gate_up_proj_scales")
+    assert sorted(kept.values()) == [4 * 256 * scale, 4 * 256 * row]
+    product = next(i for i in range(graph.n) if graph.op_name[i].endswith("layers.0.mlp.experts/quantized_grouped_mm"))
+    two_of_four = 2 * 256 * (row + scale)
+    assert graph.bytes_accessed[product] == two_of_four + 2 * 2 * (128 + 256) + 4 * 4
+    assert graph.flops[product] == 2 * 2 * 128 * 256
+    linear = graph.op_type.is_value("placekit.quantized_linear").sum()
+    assert linear == (0 if config["model_type"] == "gpt_oss" else 2 * 4)
+
+
+def test_modules_that_a_configuration_leaves_out_are_not_quantised(load: Any) -> None:
+    gptq = {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": ["model.layers.*.self_attn", "down_proj"]}
+    graph = load({**LLAMA, "quantization_config": gptq}, context=8).graph
+    quantised = [graph.op_name[i] for i in range(graph.n) if graph.op_type[i] == "placekit.quantized_linear"]
+    assert {name.rpartition("/")[0].rpartition(".")[2] for name in quantised} == {"gate_proj", "up_proj"}
+
+
 def test_quantised_weights_are_multiplied_as_if_unpacked() -> None:
     for bits in (4, 8):
-        layer = QuantizedLinear(torch.nn.Linear(256, 3), bits)
+        layer = QuantizedLinear(torch.nn.Linear(256, 3), INT4 if bits == 4 else INT8)
         signed = layer.weight.view(torch.int8)
         if bits == 4:
             signed = torch.stack([layer.weight & 15, layer.weight >> 4], -1).flatten(1).to(torch.int8) - 8
         scale = layer.scales.repeat_interleave(256 // layer.scales.shape[1], 1)
         x = torch.randn(2, 256)
         torch.testing.assert_close(layer(x), x @ (signed * scale).T + layer.bias)
+        packed, scales = (torch.stack([t, t.flip(0)]) for t in (layer.weight, layer.scales))
+        grouped = quantized_grouped_mm(x, packed, scales, torch.tensor([1, 2], dtype=torch.int32), bits)
+        torch.testing.assert_close(
+            grouped,
+            torch.stack([layer(x)[0], layer(x)[1].flip(0)])
+            - layer.bias.new_tensor(0)
+            - torch.stack([layer.bias, layer.bias.flip(0)]),
+        )
 
 
 def test_a_configuration_may_say_that_weights_are_quantised(load: Any) -> None:
     awq = {**LLAMA, "hidden_size": 128, "quantization_config": {"quant_method": "awq", "bits": 4}}
     assert load(awq, context=8).graph.op_type.is_value("placekit.quantized_linear").sum() == 2 * 7
-    odd = {**LLAMA, "quantization_config": {"quant_method": "mxfp4"}}
-    with pytest.raises(ImporterError, match="quantised by 'mxfp4' with None bits are not modelled"):
+    odd = {**LLAMA, "quantization_config": {"quant_method": "hqq"}}
+    with pytest.raises(ImporterError, match="quantised by 'hqq' are not modelled\n  give weights=int8 or weights=int4"):
         load(odd)
+    assert load(odd, context=8, weights="int4").graph.op_type.is_value("placekit.quantized_linear").sum() == 2 * 7
 
 
 def test_a_network_has_the_name_of_the_folder_of_its_configuration(tmp_path: Path) -> None:
@@ -248,6 +361,42 @@ def test_defaults(load: Any) -> None:
     assert load(BERT).graph.name.endswith(".inference")
     image = load(VIT).graph
     assert named(image, "pixel_values") == {"input.pixel_values": 3 * 16 * 16 * 4}
+
+
+ROBERTA = {
+    **BERT, "model_type": "roberta", "architectures": ["RobertaForMaskedLM"], "pad_token_id": 1,
+}  # fmt: skip
+WAV2VEC2 = {
+    "model_type": "wav2vec2", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "conv_dim": [8], "conv_stride": [320], "conv_kernel": [400], "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer",
+}  # fmt: skip
+SPECTROGRAM = {
+    "model_type": "audio-spectrogram-transformer", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "num_mel_bins": 16, "max_length": 32,
+}  # fmt: skip
+VIDEO = {**VIT, "model_type": "videomae", "num_frames": 4, "architectures": ["VideoMAEModel"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "elements"),
+    [
+        (ROBERTA, "input_ids", 20 - 2),  # its positions are counted from behind that of padding
+        (WAV2VEC2, "input_values", 160_000),
+        (SPECTROGRAM, "input_values", 32 * 16),
+        (VIDEO, "pixel_values", 4 * 3 * 16 * 16),
+    ],
+    ids=["roberta", "wav2vec2", "spectrogram", "video"],
+)
+def test_inputs_have_the_sizes_that_networks_take(load: Any, config: dict[str, Any], name: str, elements: int) -> None:
+    graph = load(config).graph
+    [bytes_] = named(graph, name).values()
+    assert bytes_ == elements * (8 if name == "input_ids" else 4)
+
+
+def test_text_of_a_network_that_takes_images_is_placed_with_a_note(load: Any) -> None:
+    with pytest.warns(UserWarning, match="takes images, too: this is a step of its text alone"):
+        load(GEMMA_AND_IMAGES, mode="prefill", context=4)
 
 
 def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
@@ -274,7 +423,6 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
         (VIT, {"context": 3}, "takes images, so it has no context"),
         (LLAMA, {"context": 65}, "context=65, but .* takes 64 tokens at most"),
         (LLAMA, {"mode": "train", "weights": "int4"}, "weights of 4 bits are not trained"),
-        (MIXTRAL, {"weights": "int4"}, "holds the weights of several experts"),
         ({"hidden_size": 3}, {}, "has no `model_type`, so it is not"),
         ({"model_type": "lama"}, {}, "no model_type named 'lama' in this transformers\n  did you mean 'llama'"),
         ({"model_type": "own", "auto_map": {}}, {}, "code that comes with a model is never run"),

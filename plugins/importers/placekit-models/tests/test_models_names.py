@@ -227,6 +227,16 @@ def test_images_in_training(model: str) -> None:
     assert (graph.phase == 2).sum() > 0
 
 
+@pytest.mark.slow
+def test_a_network_without_a_classifier_is_trained_with_one() -> None:
+    pytest.importorskip("timm")
+    with pytest.warns(
+        UserWarning, match="eva02_tiny_patch14_224 has no classifier: it is trained with one of 1,000 classes"
+    ):
+        graph = load_programs(model="timm:eva02_tiny_patch14_224", mode="train")[0].graph
+    assert "head.weight" in graph.op_name
+
+
 PARAMETERS = {
     "meta-llama/Llama-3.1-8B": 8_030_261_248, "meta-llama/Meta-Llama-3-70B": 70_553_706_496, "Qwen/Qwen3-8B": 8_190_735_360,
     "google/gemma-3-1b-it": 999_885_952, "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-NAMES = frozenset(["_grouped_mm", "grouped_mm_fallback", "grouped_mm_fallback_backward"])
+NAMES = frozenset(["_grouped_mm", "quantized_grouped_mm", "grouped_mm_fallback", "grouped_mm_fallback_backward"])
 NOTE = (
     "which tokens an expert gets depends on data; the costs are those of an even load, rows / experts for each expert"
 )

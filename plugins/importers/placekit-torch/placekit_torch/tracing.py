@@ -221,6 +221,9 @@ def explain(error: BaseException, what: str) -> tuple[str, str]:
     elif is_data_dependent(error):
         why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
         hint = f"shapes must be fixed: multiply by the mask, or use torch.where or masked_fill; {_OTHERWISE}"
+    elif "Expected more than 1 value per channel when training" in first_line(error):
+        why = "batch normalisation has one value per channel to take the mean of"
+        hint = "train with a larger batch: batch=2"
     elif ".numpy() is not supported" in first_line(error):
         why = "`.numpy()` takes a tensor out of PyTorch, where no tracer follows"
         hint = "compute it with operations of torch"

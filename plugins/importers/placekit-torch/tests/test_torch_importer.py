@@ -218,6 +218,10 @@ def test_changing_a_parameter_in_the_forward_pass() -> None:
 
 
 def test_lazy_modules_and_things_that_are_no_modules() -> None:
+    with pytest.raises(
+        ImporterError, match=r"batch normalisation has one value per channel.*\n(.*\n)*  train with .* batch=2"
+    ):
+        import_module(torch.nn.BatchNorm1d(3), torch.zeros(1, 3), loss=torch.sum, optimizer=torch.optim.SGD)
     with pytest.raises(ImporterError, match="has no shape yet"):
         import_module(nn.LazyLinear(3), torch.randn(2, 3), mode="inference")
     with pytest.raises(ImporterError, match=r"is a function, not a torch\.nn\.Module"):
