@@ -37,7 +37,8 @@ class ModelOptions(Kernels):
         None, description="number type of weights and activations; null: that of the configuration, else float32"
     )
     weights: Literal["int8", "int4"] | None = Field(
-        None, description="storage of the weights of linear layers and experts; null: that of the configuration, else dtype"
+        None,
+        description="storage of the weights of linear layers and experts; null: that of the configuration, else dtype",
     )
     image: int | None = Field(None, ge=1, description="height and width of images; null: those of the network")
     seed: int = Field(0, ge=0, description="seed of weights and inputs when it is executed")
