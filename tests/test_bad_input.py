@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -167,6 +168,12 @@ def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:
     assert placekit("run", *FAST, "run_dir=out").code == 0
     before = (tmp_path / "out" / "result.json").read_bytes()
     fails(placekit("run", *FAST, "run_dir=out", "seed=9"), "out holds a run already", "choose another run_dir")
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("mine")
+    fails(
+        placekit("run", *FAST, "run_dir=mine"), "run_dir mine is a folder with other files (notes.txt)", "an empty one"
+    )
+    assert os.listdir("mine") == ["notes.txt"]
     assert (tmp_path / "out" / "result.json").read_bytes() == before
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from placekit_testing import fakes
 
 from placekit_core import Graph, GraphBuilder, GraphError, Labels, load_graph, save_graph, validate_graph
 
@@ -75,6 +76,10 @@ def test_columns_are_read_only() -> None:
         assert isinstance(column, np.ndarray)
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
+    problem = fakes.diamond()
+    for shared in (g.flops, problem.op_s, problem.group_s, problem.cluster.routes.latency_s):
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            shared.setflags(write=True)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))

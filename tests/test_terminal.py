@@ -30,6 +30,20 @@ def fitting(done: Outcome, code: int = 0) -> str:
     return done.out
 
 
+def test_names_in_files_cannot_change_the_terminal(placekit: Run, tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(
+        'name: odd\ndescription: "a\\e]0;title\\a\\u202Emachine"\n'
+        'kinds: {"k\\e[31m": {memory_bytes: 8e9, memory_bytes_per_s: 4e11, flops_per_s: {float32: 1e13}}}\n'
+        'devices: [{kind: "k\\e[31m"}]\n'
+    )
+    shown = placekit("cluster", "show", "odd.yaml").out
+    assert r"a\x1b]0;title\x07\u202emachine" in shown
+    done = placekit("run", "workload=chainmm_small", "cluster=odd.yaml", "policy=etf", "run_dir=out")
+    assert r"k\x1b[31m" in done.out + done.err
+    for text in (shown, done.out, done.err, placekit("compare", "out").out, placekit("apply", "out", "--help").out):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+
+
 class TestHelp:
     def test_the_overview_fits_a_screen_and_has_every_command(self, placekit: Run) -> None:
         lines = fitting(placekit("--help")).splitlines()

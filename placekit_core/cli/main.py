@@ -29,6 +29,7 @@ def script() -> int:
 def main() -> int:
     """Run the command line in `sys.argv`; returns the exit code."""
     argv = sys.argv[1:]
+    before = sys.stdout, sys.stderr
     open_streams()
     if argv[:1] in (["-V"], ["--version"]) or argv[1:] == ["--version"]:
         from placekit_core.contracts.version import __version__
@@ -62,14 +63,18 @@ def main() -> int:
                 stream.flush()
             except OSError:  # nobody reads it any more, or its disk is full
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        sys.stdout, sys.stderr = before
 
 
 def open_streams() -> None:
-    """Replace a stream that is closed (`placekit ... >&-`) by one that goes nowhere."""
+    """Replace a stream that is closed (`placekit ... >&-`) by one that goes nowhere; text of files changes no terminal."""
+    from placekit_core.run.terminal import Harmless
+
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or stream.closed:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            stream = open(os.devnull, "w")  # noqa: SIM115
+        setattr(sys, name, stream if isinstance(stream, Harmless) else Harmless(stream))
 
 
 def _run(argv: list[str]) -> int:
@@ -151,8 +156,10 @@ def _terminated(*_: object) -> None:
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning in one line, without its place in the code. A stream that is gone must not cost a result."""
+    from placekit_core.run.terminal import harmless
+
     with contextlib.suppress(OSError, ValueError):
-        print(f"placekit: warning: {message}", file=sys.stderr)
+        print(f"placekit: warning: {harmless(str(message))}", file=sys.stderr)  # bars of progress write past the filter
 
 
 def fail(error: Exception, registry: Registry) -> int:

@@ -19,6 +19,18 @@ def read_only(*arrays: NDArray[Any]) -> None:
         array.setflags(write=False)
 
 
+def shown(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view of a read-only array: numpy refuses to make such a view writable again."""
+    read_only(array)
+    return array.view()
+
+
+def freeze(instance: Any, *names: str) -> None:
+    """Let these fields of a frozen dataclass be read-only views of their arrays."""
+    for name in names:
+        object.__setattr__(instance, name, shown(getattr(instance, name)))
+
+
 class cached_arrays(cached_property[T]):
     """A `cached_property` whose value is a read-only array, or a tuple of them.
 
@@ -26,10 +38,9 @@ class cached_arrays(cached_property[T]):
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
-        def frozen(instance: Any) -> T:
+        def frozen(instance: Any) -> Any:
             found = function(instance)
-            read_only(*(found if isinstance(found, tuple) else (found,)))
-            return found
+            return tuple(map(shown, found)) if isinstance(found, tuple) else shown(found)
 
         super().__init__(frozen)
         self.__doc__ = function.__doc__

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from placekit_core.contracts.arrays import cached_arrays, read_only
+from placekit_core.contracts.arrays import cached_arrays, freeze
 from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
 from placekit_core.contracts.files import parse_yaml, read_bytes, reading
 
@@ -279,7 +279,7 @@ class Routes:
     s_per_byte: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        read_only(self.ptr, self.channel, self.latency_s, self.s_per_byte)
+        freeze(self, "ptr", "channel", "latency_s", "s_per_byte")
 
     @cached_arrays
     def capacity(self) -> NDArray[np.int32]:

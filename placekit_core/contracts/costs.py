@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from placekit_core.contracts.arrays import read_only
+from placekit_core.contracts.arrays import freeze
 from placekit_core.contracts.cluster import Cluster, Efficiency, OperationClass
 from placekit_core.contracts.errors import PlacekitError
 from placekit_core.contracts.files import FileModel, read_json
@@ -58,7 +58,7 @@ class CostTable:
     measured: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        read_only(self.op_s, self.measured)
+        freeze(self, "op_s", "measured")
 
     def check(self, graph: Graph) -> None:
         """Raise PlacekitError, naming the operation and the value, unless these can be costs of `graph`."""

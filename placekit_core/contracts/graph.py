@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core.contracts.arrays import cached_arrays, read_only
+from placekit_core.contracts.arrays import cached_arrays, freeze, read_only
 from placekit_core.contracts.errors import GraphError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -132,8 +132,11 @@ class Graph:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for column in self.all_columns().values():
-            read_only(column.codes if isinstance(column, Labels) else column)
+        for name, column in self.all_columns().items():
+            if name in self.columns or isinstance(column, Labels):
+                read_only(column.codes if isinstance(column, Labels) else column)
+            else:
+                freeze(self, name)
 
     def all_columns(self) -> dict[str, Column]:
         """Every column by name, the extra ones included."""

@@ -55,7 +55,7 @@ class Progress(Observer):
             wide = terminal.columns(sys.stderr)
             lines = textwrap.fill(text, wide, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             if self._bars is not None:
-                self._bars.console.print(lines, markup=False, highlight=False, soft_wrap=True)
+                self._bars.console.print(terminal.harmless(lines), markup=False, highlight=False, soft_wrap=True)
             else:
                 print(lines, file=sys.stderr, flush=True)
 
@@ -81,7 +81,7 @@ def _bars(both: bool) -> Any:
     from rich.progress import BarColumn, Progress as Bars, ProgressColumn, SpinnerColumn, Task, TimeElapsedColumn
     from rich.text import Text
 
-    console = Console(stderr=True)
+    console = Console(file=terminal.unfiltered(sys.stderr))
     wide = console.width >= terminal.WIDTH
     room = max(console.width - _CLOCK - (_BAR + 1 if wide else 0), 8)
 
@@ -90,7 +90,8 @@ def _bars(both: bool) -> Any:
 
         def render(self, task: Task) -> Text:
             note = task.fields["note"]
-            text = Text(f"{task.description}: {note}" if both and note else note or task.description, no_wrap=True)
+            line = f"{task.description}: {note}" if both and note else note or task.description
+            text = Text(terminal.harmless(line), no_wrap=True)
             text.truncate(room, overflow="ellipsis")
             return text
 

@@ -48,6 +48,18 @@ def refuse_used(run_dir: Path, resume: bool) -> None:
         )
     if resume:
         check_begun(run_dir)
+    elif others := _other_files(run_dir):
+        raise RunError(
+            f"run_dir {run_dir} is a folder with other files ({others[0]}{', ...' if others[1:] else ''})",
+            "choose a new folder, or an empty one",
+        )
+
+
+def _other_files(run_dir: Path) -> list[str]:
+    """The files in a folder in which no run has begun; a job of a sweep that failed has left its error there."""
+    if not os.path.isdir(run_dir) or any(os.path.exists(run_dir / name) for name in (CONFIG, FAILED)):
+        return []
+    return sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
 
 
 def has_finished(run_dir: Path) -> bool:

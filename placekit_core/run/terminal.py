@@ -1,9 +1,9 @@
-"""What a stream can show: its width, and whether it takes more than plain text."""
+"""What a stream can show: its width, whether it takes more than plain text, and text that cannot change the terminal."""
 
 from __future__ import annotations
 
 import os
-from typing import TextIO
+from typing import Any, TextIO
 
 WIDTH, NARROWEST = 80, 40
 """Columns of text: at most `WIDTH`, also on wider terminals and in files, so that it looks the same in a document."""
@@ -33,3 +33,39 @@ def columns(stream: TextIO) -> int:
 def quiet() -> bool:
     """Whether the user wants no progress on standard error: `PLACEKIT_QUIET` is set."""
     return bool(os.environ.get("PLACEKIT_QUIET"))
+
+
+_CONTROL = [*range(9), *range(11, 32), *range(0x7F, 0xA0)]  # all but tabulator and line feed
+_BIDIRECTIONAL = [0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_ESCAPES = {n: f"\\x{n:02x}" if n < 256 else f"\\u{n:04x}" for n in (*_CONTROL, *_BIDIRECTIONAL)}
+
+
+def harmless(text: str) -> str:
+    """The text with control characters, which can change a terminal, and marks that turn the order of letters, escaped."""
+    return text.translate(_ESCAPES)
+
+
+class Harmless:
+    """A text stream that escapes what others wrote into files: names of devices, operations and machines, and errors."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text; returns its length."""
+        self.stream.write(harmless(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write the lines."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def unfiltered(stream: Any) -> TextIO:
+    """The stream for code that moves the cursor."""
+    found: TextIO = stream.stream if isinstance(stream, Harmless) else stream
+    return found

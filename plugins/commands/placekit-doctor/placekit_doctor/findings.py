@@ -22,7 +22,8 @@ def working(text: str) -> None:
     """Show progress on a terminal, replaced by the next call and the next line of the report."""
     if terminal.is_terminal(sys.stderr):
         room = terminal.columns(sys.stderr) - 1
-        print(f"\r{text:{room}.{room}}\r", end="", file=sys.stderr, flush=True)
+        text = terminal.harmless(text)
+        print(f"\r{text:{room}.{room}}\r", end="", file=terminal.unfiltered(sys.stderr), flush=True)
 
 
 def ok(text: str) -> Finding:

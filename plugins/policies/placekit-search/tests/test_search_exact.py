@@ -203,6 +203,17 @@ def test_what_it_does_not_model_is_refused() -> None:
         assert task.evaluate.evaluations == 0
 
 
+def test_nothing_is_faster_than_no_time() -> None:
+    problem = fakes.independent(3)
+    free = CostTable(
+        problem.costs.kinds, np.zeros_like(problem.costs.op_s), np.zeros(problem.costs.op_s.shape, np.bool_)
+    )
+    task = task_of(Problem(problem.graph, problem.grouping, problem.cluster, free), "max_load")
+    Exact().place(task, np.random.default_rng(0))
+    assert task.evaluate.best is not None
+    assert task.evaluate.best.value_s == 0
+
+
 def test_too_many_groups_are_refused_before_any_work() -> None:
     problem = fakes.independent(7)
     task = task_of(problem, "max_load")
