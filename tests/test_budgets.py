@@ -8,7 +8,7 @@ from tests.repo import ROOT, tracked
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
     "placekit_core/contracts": 3_850,
-    "placekit_core/run": 3_500,
+    "placekit_core/run": 3_550,
     "placekit_core/cli": 1_450,
     "benchmarks": 3_300,  # target 3,000
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
