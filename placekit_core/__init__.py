@@ -175,6 +175,9 @@ _HOME = {
 _MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
 
 
+__all__ = sorted([*_MODULE, "units"])  # noqa: PLE0605
+
+
 def __getattr__(name: str) -> Any:
     if name == "units":
         return importlib.import_module("placekit_core.contracts.units")
@@ -184,4 +187,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_MODULE, "units"])
+    return __all__

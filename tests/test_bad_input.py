@@ -168,6 +168,8 @@ def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:
     assert placekit("run", *FAST, "run_dir=out").code == 0
     before = (tmp_path / "out" / "result.json").read_bytes()
     fails(placekit("run", *FAST, "run_dir=out", "seed=9"), "out holds a run already", "choose another run_dir")
+    hint = "it is an option of backend=pipeline; options of simulator: "
+    fails(placekit("run", *FAST, "backend.microbatches=4"), "no option named 'backend.microbatches'", hint)
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("mine")
     fails(

@@ -8,7 +8,7 @@ from tests.repo import ROOT, tracked
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
     "placekit_core/contracts": 3_850,
-    "placekit_core/run": 3_550,
+    "placekit_core/run": 3_600,
     "placekit_core/cli": 1_450,
     "benchmarks": 3_300,  # target 3,000
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
@@ -21,7 +21,7 @@ CEILINGS = {
     "plugins/groupers/placekit-grouping": 700,
     "plugins/importers/placekit-einsum": 1_300,  # target 1,250
     "plugins/importers/placekit-formats": 2_000,
-    "plugins/importers/placekit-models": 1_400,
+    "plugins/importers/placekit-models": 1_500,  # target 1,400; transformers of diffusers, experts in few bits
     "plugins/importers/placekit-onnx": 1_400,
     "plugins/importers/placekit-torch": 5_150,  # target 5,000; operations that write in place are told from copies
     "plugins/importers/placekit-zoo": 2_600,

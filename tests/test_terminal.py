@@ -116,7 +116,7 @@ class TestHelp:
                 ["compare", "--jsn", "x"],
                 "compare: unrecognized arguments: --jsn\n  usage: placekit compare [-h] [--json | ",
             ),
-            (["plugins", "x"], "plugins: unrecognized arguments: x\n  usage: placekit plugins [-h]"),
+            (["plugins", "x", "y"], "plugins: unrecognized arguments: y\n  usage: placekit plugins [-h] [WORD]"),
             (["cluster", "show", "p100x5"], "no cluster named 'p100x5'\n  did you mean 'p100x4'?"),
         ],
     )
@@ -129,6 +129,9 @@ class TestHelp:
 class TestListings:
     def test_what_is_installed(self, placekit: Run) -> None:
         shown = fitting(placekit("plugins"))
+        chosen = fitting(placekit("plugins", "Annealing")).splitlines()
+        assert len(chosen) < 12
+        assert any(line.startswith("    annealing ") for line in chosen)
         words = " ".join(shown.split())
         for entry in installed().all():
             assert f"{entry.distribution} {entry.version}\n" in shown

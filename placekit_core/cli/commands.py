@@ -18,7 +18,7 @@ def placekit_commands() -> list[Command]:
         ),
         Command(
             name="plugins",
-            usage="",
+            usage="[WORD]",
             summary="what is installed, and what is broken and why",
             target="placekit_core.cli.plugins:main",
             group="install and extend",

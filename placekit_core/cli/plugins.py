@@ -12,7 +12,11 @@ _NAME = 21  # the column in which summaries begin
 
 def main(argv: list[str], registry: Registry) -> int:
     """List all components and commands. Returns 1 if a plugin is broken, or if two of a kind have the same name."""
-    Parser("plugins", "What is installed, by kind and plugin; and what is broken and why.").read(argv)
+    parser = Parser("plugins", "What is installed, by kind and plugin; and what is broken and why.")
+    parser.add_argument(
+        "word", nargs="?", default="", metavar="WORD", help="show what has this word in its line or plugin"
+    )
+    word = parser.read(argv).word.lower()
     found: list[tuple[str, str, Component | Command]]
     for kind in (*KINDS, "command"):
         found = [(f"{e.distribution} {e.version}", e.kind, e.component) for e in registry.all() if e.kind == kind]
@@ -20,6 +24,7 @@ def main(argv: list[str], registry: Registry) -> int:
             found = [
                 (f"{c.distribution} {c.version}", kind, c.command) for cs in registry.commands.values() for c in cs
             ]
+        found = [f for f in found if word in f"{f[0]} {kind} {f[2].name} {f[2].summary}".lower()]
         owner = ""
         for distribution, _, one in sorted(found, key=lambda f: (f[0], f[2].name)):
             if not owner:

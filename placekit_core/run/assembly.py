@@ -350,7 +350,17 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
         if INNER not in entry.component.config.model_fields:
             raise ConfigError(f"parallel={entry.component.name}: this backend evaluates on no other one")
         values[INNER] = config.backend
-    return entry, entry.options(values, f"{section}.")
+    try:
+        return entry, entry.options(values, f"{section}.")
+    except ConfigError as e:
+        unknown = values.keys() - entry.component.config.model_fields.keys()
+        others = [
+            x for x in registry.all() if x.kind == entry.kind and unknown <= x.component.config.model_fields.keys()
+        ]
+        if not unknown or not others or e.hint.startswith("did you mean"):
+            raise
+        names = " or ".join(f"{section}={x.component.name}" for x in others[:3])
+        raise ConfigError(e.message, f"it is an option of {names}; {e.hint}") from None
 
 
 def distributions(config: RunConfig, registry: Registry, importer: bool = True) -> list[str]:

@@ -32,18 +32,27 @@ from placekit_doctor.self_test import self_test
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print each check when it is done. Returns 1 if one failed."""
-    Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.").read(argv)
+    """Print what is wrong, and a line for each section; with `--all`, each check when it is done. Returns 1 if one failed."""
+    parser = Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.")
+    parser.add_argument("--all", action="store_true", help="print each check, also those that find nothing wrong")
+    everything = parser.read(argv).all
     doctor = Doctor(registry)
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
-        print(title, flush=True)
+        if everything:
+            print(title, flush=True)
+        fine = 0
         for f in _isolated(section):
             count[f.level] += 1
             working("")
+            fine += f.level == "ok"
+            if f.level == "ok" and not everything:
+                continue
             print(wrapped(f.text, " " * 10, f"  {f.level:4}  "), flush=True)
             if f.hint:
                 print(wrapped(f.hint, " " * 10, " " * 8), flush=True)
+        if not everything:
+            print(f"  ok    {title}: {fine} {'check' if fine == 1 else 'checks'}", flush=True)
     advice = "nothing to do" if count["ok"] == sum(count.values()) else "see the hint below each line"
     print(f"{count['fail']} failed, {count['warn']} {'warning' if count['warn'] == 1 else 'warnings'}: {advice}")
     return int(count["fail"] > 0)

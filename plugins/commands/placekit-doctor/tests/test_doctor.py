@@ -23,7 +23,7 @@ def texts(found: object, level: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.long  # docs/install.md shows it
 def test_this_installation_is_fine(placekit) -> None:
-    done = placekit("doctor")
+    done = placekit("doctor", "--all")
     assert done.code == 0, done.out
     lines, out = done.out.splitlines(), " ".join(done.out.split())
     assert [x for x in lines if not x.startswith(" ")][:-1] == list(Doctor(installed()).sections())
@@ -49,7 +49,7 @@ def test_the_core_alone(tmp_path: Path) -> None:
 def diagnosis(folder: Path, *distributions: str) -> str:
     """What `placekit doctor` prints where these distributions are installed and what they need, on one line."""
     python = venvs.make_venv(folder / "venv", venvs.closure(*distributions))
-    return " ".join(venvs.run(python, "placekit", "doctor", cwd=folder).stdout.split())
+    return " ".join(venvs.run(python, "placekit", "doctor", "--all", cwd=folder).stdout.split())
 
 
 def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,11 +59,14 @@ def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeyp
 
     sections = {"first": broken, "second": lambda: iter([findings.ok("fine")])}
     monkeypatch.setattr(Doctor, "sections", lambda _: sections)
-    done = placekit("doctor")
+    done = placekit("doctor", "--all")
     assert done.code == 1
     assert "fail  this check broke off: ZeroDivisionError: in the check" in done.out
     assert "ok    fine" in done.out
     assert done.out.splitlines()[-1].startswith("1 failed, 0 warnings: ")
+    short = placekit("doctor").out.splitlines()
+    assert short[0] == "  fail  this check broke off: ZeroDivisionError: in the check"
+    assert short[2:4] == ["  ok    first: 1 check", "  ok    second: 1 check"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -83,7 +86,7 @@ def test_lines_come_as_soon_as_they_are_known(
     monkeypatch.setattr("sys.stderr", stream := io.StringIO())
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", "xterm")
-    doctor.main([], installed())
+    doctor.main(["--all"], installed())
     assert done == ["title\n", "  ok    first\n"]
     shown = [text.rstrip() for text in stream.getvalue().split("\r")]
     assert shown == (["", "composing ...", "", "", ""] if terminal else [""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,45 @@ def test_images_in_training(model: str) -> None:
     state = graph.persistent_bytes[graph.op_type.is_value("state")].sum()  # SGD's momentum
     assert state == graph.persistent_bytes[graph.op_type.is_value("parameter")].sum()
     assert (graph.phase == 2).sum() > 0
+
+
+DENOISERS: dict[str, dict[str, Any]] = {
+    "FluxTransformer2DModel": {"num_layers": 1, "num_single_layers": 1, "guidance_embeds": True},
+    "SD3Transformer2DModel": {"num_layers": 1},
+    "PixArtTransformer2DModel": {"num_layers": 1, "caption_channels": 4096},
+    "WanTransformer3DModel": {"num_layers": 1},
+    "HunyuanVideoTransformer3DModel": {"num_layers": 1, "num_single_layers": 1},
+    "LTXVideoTransformer3DModel": {"num_layers": 1},
+    "QwenImageTransformer2DModel": {"num_layers": 1},
+    "CogVideoXTransformer3DModel": {"num_layers": 1},
+    "AutoencoderKL": {},
+    "AutoencoderKLWan": {},
+}
+
+
+@pytest.mark.parametrize("kind", mostly_slow(DENOISERS, {"FluxTransformer2DModel"}))
+@pytest.mark.parametrize("mode", mostly_slow(("inference", "train"), {"inference"}))
+def test_networks_of_diffusers(kind: str, mode: str, tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": kind, **DENOISERS[kind]}))
+    graph = load_programs(model=f"diffusers:{tmp_path}", mode=mode, image=16, batch=2)[0].graph
+    sample = next(i for i in range(graph.n) if graph.op_name[i] in ("input.hidden_states", "input.sample"))
+    assert graph.shape(int(graph.outputs(sample)[0]))[0] == 2
+    assert (graph.phase == 2).any() == (mode == "train")
+
+
+@pytest.mark.slow
+def test_flux_has_its_parameters_and_arithmetic(tmp_path: Path) -> None:
+    """FLUX.1-dev has 11.90 billion; one image of 1024 x 1024 pixels is 4,096 samples, beside 512 tokens of the prompt."""
+    pytest.importorskip("diffusers")
+    (tmp_path / "config.json").write_text('{"_class_name": "FluxTransformer2DModel", "guidance_embeds": true}')
+    graph = load_programs(model=f"diffusers:{tmp_path}", dtype="bfloat16")[0].graph
+    assert graph.persistent_bytes[graph.op_type.is_value("parameter")].sum() == 2 * 11_901_408_320
+    width, tokens = 3072, 4096 + 512
+    double = 4 * tokens * width**2 + 8 * tokens * width**2  # attention's projections, and the network behind it
+    single = 3 * tokens * width**2 + 4 * tokens * width**2 + 5 * tokens * width**2
+    attention = 2 * tokens**2 * width
+    assert graph.flops.sum() == pytest.approx(2 * (19 * double + 38 * single + 57 * attention), rel=0.02)
 
 
 @pytest.mark.slow
