@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -239,6 +240,8 @@ def network(asked: Asked, source: str) -> Network:
     if mode in ("prefill", "decode"):
         _ = model.kept  # computed here: inside the tracer's modes it would take ten times as long
     name = asked.name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
+    if name.strip(".") in ("", "config.json"):  # a folder relative to the current one
+        name = Path(asked.name.removesuffix("config.json")).resolve().name
     return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)))
 
 

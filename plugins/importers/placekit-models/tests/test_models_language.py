@@ -346,10 +346,13 @@ def test_a_configuration_may_say_that_weights_are_quantised(load: Any) -> None:
     assert load(odd, context=8, weights="int4").graph.op_type.is_value("placekit.quantized_linear").sum() == 2 * 7
 
 
-def test_a_network_has_the_name_of_the_folder_of_its_configuration(tmp_path: Path) -> None:
+def test_a_network_has_the_name_of_the_folder_of_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     settings: dict[str, Any] = dict.fromkeys(("context", "dtype", "weights", "image"))
-    for name in (tmp_path, tmp_path / "config.json"):
+    for name in (tmp_path, tmp_path / "config.json", ".", "./", "config.json", f"../{tmp_path.name}"):
         asked = Asked(name=str(name), mode="inference", batch=1, **settings)
         assert network(asked, "hf").name == tmp_path.name
 
