@@ -18,6 +18,7 @@ def main(argv: list[str], registry: Registry) -> int:
     )
     word = parser.read(argv).word.lower()
     found: list[tuple[str, str, Component | Command]]
+    shown = 0
     for kind in (*KINDS, "command"):
         found = [(f"{e.distribution} {e.version}", e.kind, e.component) for e in registry.all() if e.kind == kind]
         if kind == "command":
@@ -25,6 +26,7 @@ def main(argv: list[str], registry: Registry) -> int:
                 (f"{c.distribution} {c.version}", kind, c.command) for cs in registry.commands.values() for c in cs
             ]
         found = [f for f in found if word in f"{f[0]} {kind} {f[2].name} {f[2].summary}".lower()]
+        shown += len(found)
         owner = ""
         for distribution, _, one in sorted(found, key=lambda f: (f[0], f[2].name)):
             if not owner:
@@ -32,6 +34,8 @@ def main(argv: list[str], registry: Registry) -> int:
             if owner != distribution:
                 print(f"  {(owner := distribution)}")
             print(wrapped(one.summary, " " * _NAME, f"    {one.name:{_NAME - 5}} "))
+    if not shown:
+        print(f"nothing that is installed has {word!r} in its line or package")
     if registry.broken:
         print("broken plugins")
     for b in registry.broken:
@@ -47,4 +51,4 @@ def main(argv: list[str], registry: Registry) -> int:
         print(f"  {text}")
         for owner in owners:
             print(f"    {owner}")
-    return int(bool(registry.broken or twins))
+    return int(bool(registry.broken or twins or not shown))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import sys
@@ -15,6 +14,7 @@ from placekit_core.contracts.errors import ConfigError, RunError
 from placekit_core.run import run_directory
 from placekit_core.run.assembly import Assembly, PythonObjects, assemble
 from placekit_core.run.checkpoint import CHECKPOINT
+from placekit_core.run.entries import plugin_output
 from placekit_core.run.failures import Interrupted
 from placekit_core.run.lifecycle import check_loggers, next_steps
 from placekit_core.run.registry import Registry
@@ -136,7 +136,7 @@ def _place(assembly: Assembly, run_dir: Path, resume: bool, observer: Observer) 
     """Run the pipeline. What plugins and programs print goes to standard error."""
     from placekit_core.run.pipeline import run
 
-    with contextlib.redirect_stdout(sys.stderr):
+    with plugin_output():
         return run(assembly, run_dir, resume=resume, observer=observer)
 
 

@@ -89,8 +89,8 @@ def _check_memory(g: Graph) -> None:
     for t in [*other[(home < 0) | (home != own)], *kernel[~reads]]:
         raise GraphError(
             f"an output of {g.op_name[g.tensor_producer[t]]!r} shares the memory of {g.op_name[owner[t]]!r}",
-            "only outputs of one operation share memory, or a source and its co-located update, or a kernel and a co-located one"
-            " that reads its output and writes over it",
+            "an output may share the memory of another output of the same operation, of a co-located source, or of a co-located"
+            " kernel whose output the operation reads",
         )
     if np.any(g.tensor_storage[g.tensor_storage] != g.tensor_storage):
         raise GraphError(f"tensor_storage of graph {g.name!r} points to a tensor that owns no memory")

@@ -360,6 +360,7 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
         if not unknown or not others or e.hint.startswith("did you mean"):
             raise
         names = " or ".join(f"{section}={x.component.name}" for x in others[:3])
+        names += f" and {len(others) - 3} more" if others[3:] else ""
         raise ConfigError(e.message, f"it is an option of {names}; {e.hint}") from None
 
 

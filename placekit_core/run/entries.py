@@ -9,7 +9,7 @@ import importlib.util
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from placekit_core.contracts.errors import ConfigError, PlacekitError, PluginError, explain
 from placekit_core.contracts.hookspecs import Command, Component
+from placekit_core.run.terminal import unfiltered
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,11 @@ def _imported(target: str, what: str, distribution: str, version: str) -> Any:
         ) from e
 
 
-def plugin_output() -> contextlib.AbstractContextManager[Any]:
-    """Standard output is for results: what plugins and programs print in this block goes to standard error."""
-    return contextlib.redirect_stdout(sys.stderr)
+@contextlib.contextmanager
+def plugin_output() -> Iterator[None]:
+    """Standard output is for results: what plugins and programs print in this block goes to standard error, as it is."""
+    with contextlib.redirect_stdout(error := unfiltered(sys.stderr)), contextlib.redirect_stderr(error):
+        yield
 
 
 def reason(cause: BaseException) -> str:

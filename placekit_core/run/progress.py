@@ -57,7 +57,7 @@ class Progress(Observer):
             if self._bars is not None:
                 self._bars.console.print(terminal.harmless(lines), markup=False, highlight=False, soft_wrap=True)
             else:
-                print(lines, file=sys.stderr, flush=True)
+                print(terminal.harmless(lines), file=sys.stderr, flush=True)
 
     def row(self, program: str, row: Mapping[str, float], ledger: Ledger, unit: str = "s") -> None:
         """Move the bar."""

@@ -62,6 +62,8 @@ class Harmless:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "stream":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self.stream, name)
 
 

@@ -41,17 +41,20 @@ def main(argv: list[str], registry: Registry) -> int:
     for title, section in doctor.sections().items():
         if everything:
             print(title, flush=True)
-        fine = 0
+        fine, titled = 0, everything
         for f in _isolated(section):
             count[f.level] += 1
             working("")
             fine += f.level == "ok"
             if f.level == "ok" and not everything:
                 continue
+            if not titled:
+                print(title, flush=True)
+                titled = True
             print(wrapped(f.text, " " * 10, f"  {f.level:4}  "), flush=True)
             if f.hint:
                 print(wrapped(f.hint, " " * 10, " " * 8), flush=True)
-        if not everything:
+        if not titled:
             print(f"  ok    {title}: {fine} {'check' if fine == 1 else 'checks'}", flush=True)
     advice = "nothing to do" if count["ok"] == sum(count.values()) else "see the hint below each line"
     print(f"{count['fail']} failed, {count['warn']} {'warning' if count['warn'] == 1 else 'warnings'}: {advice}")

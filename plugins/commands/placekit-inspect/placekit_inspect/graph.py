@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from placekit_core.cli.compose import assembled, jobs
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, seconds
 from placekit_core.run.assembly import Assembly
+from placekit_core.run.entries import plugin_output
 from placekit_inspect.graph_facts import Facts, Imported, as_json, peak_bytes, show_table
 
 
@@ -51,7 +50,7 @@ def _imported(words: list[str], registry: Registry) -> tuple[Assembly, tuple[flo
     """Import the programs of a run; returns also the seconds and peak bytes of the import."""
     parts = assembled(words, registry)
     start = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):  # a user's file may print
+    with plugin_output():  # a user's file may print
         _ = parts.programs
     return parts, (time.perf_counter() - start, peak_bytes())
 

@@ -42,10 +42,10 @@ class Storage:
     linear: bool = True
 
     def skips(self, path: str) -> bool:
-        """Whether a pattern is, or matches, the path of a module, of one around it, or the end of its path."""
+        """Whether a pattern matches the path of a module, of one around it, or the end of either."""
         parts = path.split(".")
         around = [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
-        return any(fnmatch.fnmatch(p, skip) for skip in self.skipped for p in (*around, parts[-1]))
+        return any(fnmatch.fnmatch(p, end) for s in self.skipped for p in around for end in (s, f"*.{s}"))
 
     def pack(self, shape: Iterable[int], dtype: torch.dtype) -> tuple[nn.Parameter, nn.Parameter]:
         """Random packed weights [..., out, in * bits / 8] for weights [..., out, in], and scales [..., out, groups]."""
@@ -182,6 +182,12 @@ def stored(config: Any) -> Storage | None:
     method = config.get("quant_method")
     bits = config.get("bits") or config.get("w_bit")
     skipped = next((v for k in ("modules_to_not_convert", "llm_int8_skip_modules") if (v := config.get(k))), ())
+    skipped, group = [skipped] if isinstance(skipped, str) else skipped, config.get("group_size")
+    if not isinstance(skipped, list | tuple) or not isinstance(group, int | None):
+        raise ImporterError(
+            f"`quantization_config` has group_size {group!r:.60} and leaves out {skipped!r:.60}",
+            "give a number, and a list of modules",
+        )
     if method == "mxfp4":  # 32 weights of 4 bits share a scale of 8 bits; experts alone are stored so
         return Storage(4, 32, torch.uint8, tuple(skipped), linear=False)
     if method == "bitsandbytes" or config.get("load_in_4bit") or config.get("load_in_8bit"):
@@ -190,7 +196,8 @@ def stored(config: Any) -> Storage | None:
         bits = 8
     if bits in (4, 8):
         base = INT8 if bits == 8 else INT4
-        return Storage(base.bits, config.get("group_size") or base.group, base.scale, tuple(skipped))
+        width = base.group if group is None else group if group > 0 else None  # -1: a scale for each row
+        return Storage(base.bits, width, base.scale, tuple(skipped))
     bits_text = f" with {bits} bits" if bits else ""
     raise ImporterError(
         f"weights quantised by {method!r}{bits_text} are not modelled",

@@ -313,9 +313,14 @@ def test_quantised_experts_count_their_bytes(
 
 def test_modules_that_a_configuration_leaves_out_are_not_quantised(load: Any) -> None:
     gptq = {"quant_method": "gptq", "bits": 4, "modules_to_not_convert": ["model.layers.*.self_attn", "down_proj"]}
-    graph = load({**LLAMA, "quantization_config": gptq}, context=8).graph
-    quantised = [graph.op_name[i] for i in range(graph.n) if graph.op_type[i] == "placekit.quantized_linear"]
-    assert {name.rpartition("/")[0].rpartition(".")[2] for name in quantised} == {"gate_proj", "up_proj"}
+    for left_out in (["self_attn", "mlp.down_proj"], gptq["modules_to_not_convert"]):
+        config = {**gptq, "group_size": -1, "modules_to_not_convert": left_out}
+        graph = load({**LLAMA, "quantization_config": config}, context=8).graph
+        quantised = [graph.op_name[i] for i in range(graph.n) if graph.op_type[i] == "placekit.quantized_linear"]
+        assert {name.rpartition("/")[0].rpartition(".")[2] for name in quantised} == {"gate_proj", "up_proj"}
+    with pytest.raises(ImporterError, match="`quantization_config` has group_size '128'"):
+        load({**LLAMA, "quantization_config": {**gptq, "group_size": "128"}})
+    assert set(named(graph, "gate_proj.scales").values()) == {48 * 2}  # one for each row
 
 
 def test_quantised_weights_are_multiplied_as_if_unpacked() -> None:

@@ -155,7 +155,7 @@ class _Lowering:
         if node in self.in_place.free or operators.is_empty(target):
             moved = 0
         elif node in self.in_place.memory and operators.writes_part(target):
-            moved = operators.part_bytes(target, args, kwargs, operators.size(taken[0]))
+            moved = operators.part_bytes(target, args, kwargs)
         else:
             moved = operators.bytes_read(target, [self.builder.tensors[t][1] for t in inputs], written)
             moved += sum(map(operators.size, written))

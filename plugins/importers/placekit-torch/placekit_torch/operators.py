@@ -8,9 +8,11 @@ Copies, creations and look-ups count none; anything else counts one per output e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.flop_counter import flop_registry
 
@@ -165,20 +167,31 @@ def writes_part(target: Any) -> bool:
     return base_name(target) in _SET | _ADDED
 
 
-def part_bytes(target: Any, args: Any, kwargs: Any, whole: int) -> int:
-    """Bytes that such an operator reads and writes where it changes its first argument, of `whole` bytes, in place.
+def part_bytes(target: Any, args: Any, kwargs: Any) -> int:
+    """Bytes that such an operator reads and writes where it changes its first argument in place.
 
-    It reads the new part, its last tensor, and the indices, and writes the part; it reads the old part if it adds to that. A
-    mask, whose number of true elements nobody knows, costs a pass over the whole. A single number for the part has the
-    elements of the indices.
+    It reads the indices and the new part, and writes the part; it reads the old part if it adds to that. A mask, whose number
+    of true elements nobody knows, costs a pass over the whole.
     """
+    name, whole = base_name(target), args[0]
     *where, part = tensors((args[1:], kwargs))
-    if any(t.dtype == torch.bool for t in where):
-        return sum(map(size, [*where, part])) + 2 * whole
-    if part.dtype != args[0].dtype:  # scatter with a number: the indices alone
-        return size(part) + int(part.numel() * args[0].element_size())
-    accumulates = base_name(target) in _ADDED or (base_name(target).endswith("index_put") and args[3:] == (True,))
-    return sum(map(size, where)) + (3 if accumulates else 2) * size(part)
+    adds = name in _ADDED
+    if name.endswith("index_put"):
+        adds = args[3:] == (True,) or kwargs.get("accumulate", False)
+        if any(t.dtype in (torch.bool, torch.uint8) for t in where):
+            return sum(map(size, [*where, part])) + 2 * size(whole)
+        indexed = {d for d, t in enumerate(args[1]) if t is not None}
+        elements = math.prod(np.broadcast_shapes(*(tuple(t.shape) for t in where)))
+        elements *= math.prod(n for d, n in enumerate(whole.shape) if d not in indexed)
+        read = sum(map(size, where)) + size(part)
+    elif name.startswith("scatter"):  # of a number, or of the elements of a tensor that have an index
+        index = where[0] if where else part
+        elements = index.numel()
+        read = size(index) + (elements * part.element_size() if where else 0)
+    else:
+        elements = part.numel()
+        read = sum(map(size, where)) + size(part)
+    return int(read + (2 if adds else 1) * elements * whole.element_size())
 
 
 def signature(target: Any, args: Any, kwargs: Any) -> str:

@@ -140,6 +140,28 @@ def picked_rows(x: Tensor) -> Tensor:
     return y
 
 
+def picked_rows_of_a_number(x: Tensor) -> Tensor:
+    y = x * 2
+    y[torch.tensor([1, 5])] = 0.0
+    return y
+
+
+def picked_rows_of_one_row(x: Tensor) -> Tensor:
+    y = x * 2
+    y[torch.tensor([1, 5])] = x[0]
+    return y
+
+
+def scattered(x: Tensor) -> Tensor:
+    y = x * 2
+    return y.scatter_(0, torch.tensor([[1, 5]]), x)
+
+
+def scattered_number(x: Tensor) -> Tensor:
+    y = x * 2
+    return y.scatter_(0, torch.tensor([[1, 5]]), 3.0)
+
+
 def added_rows(x: Tensor) -> Tensor:
     y = x * 2
     return y.index_add_(0, torch.tensor([1, 5]), x[:2])
@@ -187,6 +209,10 @@ cases: list[tuple[Body, int, int]] = [
     (parts_of_a_new_one, 2 * X + 2 * X + 2 * X, 3 * X),
     (zeros_then_parts, X + X, X),
     (picked_rows, 2 * X + 2 * 8 + 4 * R, X),
+    (picked_rows_of_a_number, 2 * X + 2 * 8 + 2 * R, X),
+    (picked_rows_of_one_row, 2 * X + 2 * 8 + R + 2 * R, X),
+    (scattered, 2 * X + 2 * 8 + 2 * 2 * 4, X),
+    (scattered_number, 2 * X + 2 * 8 + 2 * 4, X),
     (added_rows, 2 * X + 2 * 8 + 6 * R, X),
     (masked, 2 * X + (X + X // 4) + X // 4 + 4 + 2 * X, X + X // 4),
     (old_value_is_read, 2 * X + (X + R + X) + 2 * X, 3 * X),

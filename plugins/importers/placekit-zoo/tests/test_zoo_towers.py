@@ -36,6 +36,21 @@ def load(towers: int = 3, of: dict[str, Any] | None = None, **options: Any) -> t
     return graph, MlpImporter(**{**values, "batch": of["batch"] // towers}).load()[0].graph
 
 
+def test_a_kernel_that_writes_over_another_one_does_so_in_each_tower() -> None:
+    b = GraphBuilder("indexed")
+    w = b.source("w", 8, colocate=0)
+    [zeros] = b.add("zeros", inputs=[w], outputs=[8], colocate=1, phase="backward")
+    b.add("put", inputs=[zeros], colocate=1, phase="backward")
+    gradient = b.output(2, 8, storage=zeros)
+    b.add("update", inputs=[w, gradient], colocate=0, phase="update")
+    b.output(3, 8, storage=w)
+    graph = replicate(b.build(), 2)
+    owner = graph.tensor_producer[graph.tensor_storage]
+    over = np.flatnonzero(graph.kernel[owner] & (owner != graph.tensor_producer))
+    names = [(graph.op_name[graph.tensor_producer[t]], graph.op_name[owner[t]]) for t in over]
+    assert [(a.rpartition("/")[2], b.rpartition("/")[2]) for a, b in names] == [("put", "zeros")] * 2
+
+
 def ancestors(graph: Graph, op: int) -> set[int]:
     found, waiting = {op}, [op]
     while waiting:
