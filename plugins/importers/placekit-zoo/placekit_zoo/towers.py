@@ -251,10 +251,8 @@ class _Copy:
         ):  # tensors that own memory first, then views of them
             owner = int(g.tensor_storage[t])
             renewed = int(g.tensor_producer[owner]) if owner != t else v
-            if renewed == v:
+            if renewed == v or g.kernel[renewed]:  # its own, or it writes over the value of another kernel
                 values.now[t] = self._output(op, t, -1 if owner == t else values.now[owner])
-            elif g.kernel[renewed]:  # it writes over the value of another kernel
-                values.now[t] = self._output(op, t, values.now[owner])
             else:  # an update, which writes into the memory of a source
                 values.next[owner] = values.now[t] = self._output(op, t, values.home[owner])
                 for view in (x for x in g.outputs(renewed) if x != owner and g.tensor_storage[x] == owner):
