@@ -56,6 +56,8 @@ class _Model:
 
     def make(self) -> Step:
         """Build the step."""
+        if hasattr(self.config, "vision_config") and self.cls.main_input_name == "input_ids":
+            warnings.warn(f"{self.cls.__name__} takes images, too: this is a step of its text alone", stacklevel=2)
         model = self._build(self.dtype)
         if self.storage is not None:
             quantise(model, self.storage)
@@ -167,8 +169,6 @@ class _Model:
             with _no_masks() if unmasked else contextlib.nullcontext():
                 return forward(**given, **keywords).logits
 
-        if hasattr(self.config, "vision_config") and "input_ids" in inputs:
-            warnings.warn(f"{self.cls.__name__} takes images, too: this is a step of its text alone", stacklevel=2)
         model.__class__ = _subclass(type(model), cached, self.storage)
         return Step(model, inputs)
 

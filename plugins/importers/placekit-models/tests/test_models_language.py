@@ -402,9 +402,10 @@ def test_inputs_have_the_sizes_that_networks_take(load: Any, config: dict[str, A
     assert bytes_ == elements * (8 if name == "input_ids" else 4)
 
 
-def test_text_of_a_network_that_takes_images_is_placed_with_a_note(load: Any) -> None:
+@pytest.mark.parametrize("mode", ["prefill", "inference"])
+def test_text_of_a_network_that_takes_images_is_placed_with_a_note(load: Any, mode: str) -> None:
     with pytest.warns(UserWarning, match="takes images, too: this is a step of its text alone"):
-        load(GEMMA_AND_IMAGES, mode="prefill", context=4)
+        load(GEMMA_AND_IMAGES, mode=mode, context=4)
 
 
 def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
