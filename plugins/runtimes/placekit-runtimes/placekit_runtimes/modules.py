@@ -78,10 +78,21 @@ class PlacedModules:
 
     def _majority(self, code: int, module: str) -> int:
         own = self.graph.module.codes == code
+        if (block := self._idle_block(module)) is not None:
+            inside = self.below(block)
+            return int(np.bincount(self.device[inside], self.graph.persistent_bytes[inside]).argmax())
         total = np.bincount(self.device[own], self.seconds[own], minlength=self.problem.cluster.size)
         most = np.flatnonzero(total >= total.max() * (1 - 1e-9))  # sums in different orders differ in the last bits
         homes = [int(self.device[v]) for v in self.own_tensors.get(module, ())]
         return next((d for d in homes if d in most), int(most[0]))
+
+    def _idle_block(self, module: str) -> str | None:
+        """The layer around a module, if the layer runs nothing in this program, as an encoder's does in decode; else None.
+
+        A policy may put each of its tensors anywhere. The runtime runs the layer in another step, so it stays whole.
+        """
+        around = [m for m in (module, *above(module)) if m.rpartition(".")[2].isdigit()]
+        return next((m for m in reversed(around) if not self.seconds[self.below(m)].any()), None)
 
     def conflicts(
         self, names: Sequence[DeviceName], entry: Sequence[DeviceName | None]

@@ -99,6 +99,17 @@ class TestDeviceMap:
             "`dispatch_model` moves modules only"
         )
 
+    def test_a_layer_that_runs_nothing_stays_whole(self) -> None:
+        """As the encoder of Whisper in decode: its parameters are there, and may be anywhere."""
+        b = GraphBuilder("net")
+        for i in range(2):
+            for leaf, bytes_ in (("attention", 40), ("fc1", 100), ("fc2", 100)):
+                module = f"encoder.layers.{i}.{leaf}"
+                b.source(f"{module}.weight", bytes_, op_type="parameter", module=module)
+        b.add("head", outputs=[4], flops=1e9, module="head")
+        made = device_map(*placed(b.build(), lambda v: [1, 0, 0, 1, 1, 0, 0][v]))
+        assert made.devices == {"head": 0, "encoder.layers.0": 0, "encoder.layers.1": 1}
+
     def test_what_a_large_module_owns_is_loose(self) -> None:
         b = GraphBuilder("net")
         w = b.source("model.scale", 4, op_type="parameter", module="model")
