@@ -49,6 +49,14 @@ def catches(contract: type[Contract], names: Iterable[str], wrong: Iterable[Wron
     assert missed == [], "\n".join(missed)
 
 
+def writable(array: Any) -> Any:
+    """A shared array that is read-only, made writable through the array behind it, as no plugin does by mistake."""
+    if array.base is not None:
+        array.base.setflags(write=True)
+    array.setflags(write=True)
+    return array
+
+
 def changed(base: type, name: str = "Changed", **members: Any) -> Any:
     """A subclass with these members."""
     return type(name, (base,), members)

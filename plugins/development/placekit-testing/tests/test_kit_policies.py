@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kit_tools import catches, changed, outcome, own_checks, skipped
+from kit_tools import catches, changed, outcome, own_checks, skipped, writable
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_testing import PolicyContract
@@ -208,8 +208,7 @@ def one_per_device(problem: Problem) -> Any:
 
 
 def meddling(problem: Problem) -> Any:
-    problem.group_s.setflags(write=True)
-    problem.group_s[~problem.allowed] = np.inf
+    writable(problem.group_s)[~problem.allowed] = np.inf
     return problem.group_s.argmin(axis=1)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kit_tools import catches, changed, own_checks, skipped
+from kit_tools import catches, changed, own_checks, skipped, writable
 from numpy.random import Generator
 from placekit_testing import TrainerContract
 from placekit_testing.fakes import FakeTrainer
@@ -110,8 +110,7 @@ def global_numpy(right: Fit, policy: Any, tasks: Any, rng: Any, *rest: Any) -> N
 
 
 def meddling(right: Fit, policy: Any, tasks: Sequence[Task], *rest: Any) -> None:
-    tasks[0].problem.op_allowed.setflags(write=True)
-    tasks[0].problem.op_allowed[:] = True
+    writable(tasks[0].problem.op_allowed)[:] = True
     right(policy, tasks, *rest)
 
 

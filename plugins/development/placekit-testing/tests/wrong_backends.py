@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from kit_backends import Measuring, Right, RightSession
-from kit_tools import changed
+from kit_tools import changed, writable
 from numpy.typing import NDArray
 from placekit_scheduling import Kernel, Trace
 
@@ -117,8 +117,7 @@ def writing(attribute: Callable[[Problem], NDArray[Any]]) -> type[Right]:
     """The backend that writes into an array of its problem."""
 
     def write(session: RightSession, placements: Placements) -> None:
-        array = attribute(session.problem)
-        array.setflags(write=True)
+        array = writable(attribute(session.problem))
         array[...] = True if array.dtype == np.bool_ else array + 1
 
     return before(write)
