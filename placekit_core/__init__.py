@@ -172,19 +172,16 @@ _HOME = {
 }
 """Each module, and the names that are imported from it."""
 
-_MODULE = {name: module for module, names in _HOME.items() for name in names.split()}
-
-
-__all__ = sorted([*_MODULE, "units"])  # noqa: PLE0605
+_MODULE = {name: module for module, names in _HOME.items() for name in names.split()} | {"units": "contracts.units"}
+__all__ = list(_MODULE)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "units":
-        return importlib.import_module("placekit_core.contracts.units")
     if name not in _MODULE:
         raise AttributeError(f"module 'placekit_core' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"placekit_core.{_MODULE[name]}"), name)
+    module = importlib.import_module(f"placekit_core.{_MODULE[name]}")
+    return module if name == "units" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted(__all__)

@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def open_streams() -> None:
-    """Replace a stream that is closed (`placekit ... >&-`) by one that goes nowhere; text of files changes no terminal."""
+    """Open a stream that is closed (`placekit ... >&-`), and escape what could change the terminal in both."""
     from placekit_core.run.terminal import Harmless
 
     for name in ("stdout", "stderr"):

@@ -30,7 +30,7 @@ def pick(rng: Generator, options: Sequence[T]) -> T:
 
 
 def random_graph(rng: Generator, n: int) -> Graph:
-    """A graph of about n operations: sources, several outputs, views, updates and writes in place, outputs that nobody reads."""
+    """A graph of about n operations, with several outputs, views, updates, writes in place, and outputs that nobody reads."""
     b = GraphBuilder("random")
     tensors: list[int] = []
     parameters: list[tuple[int, int]] = []  # tensor, co-location set
@@ -72,7 +72,7 @@ def random_graph(rng: Generator, n: int) -> Graph:
 
 
 def _writes_over(b: GraphBuilder, op: int, tensor: int) -> bool:
-    """Co-locate a kernel with the one that owns the memory of a tensor, unless that is a source, or in another set."""
+    """Let kernel `op` write over a tensor: co-locate it with the owner of that memory. False if it cannot be."""
     owner = b.operations[b.tensors[b.tensors[tensor][2]][0]]
     if not owner.kernel or (owner.colocate >= 0) != (owner.colocate >= 1000):
         return False

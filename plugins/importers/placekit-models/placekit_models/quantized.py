@@ -1,6 +1,6 @@
 """Weights that are stored in 4 or 8 bits, and multiplied by kernels that read them so: linear layers, and experts.
 
-The weights are random: nothing is converted. Only their bytes, and those of their scales, are those of the format.
+The weights are random, and nothing is converted: weights and scales only have the sizes that the format gives them.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def quantise(model: Any, storage: Storage) -> None:
 
 
 def _has_experts(module: nn.Module) -> bool:
-    """Whether transformers runs the module by one of several implementations, of which placekit takes grouped products."""
+    """Whether the module is one of transformers' experts, which can run as grouped products of matrices."""
     return hasattr(module, "is_transposed") and hasattr(module, "has_gate")
 
 

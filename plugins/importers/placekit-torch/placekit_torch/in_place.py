@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection
+from typing import Any, cast
 
 import torch
 
@@ -23,7 +24,7 @@ _VIEW_OF = {
     aten.diagonal_scatter.default: aten.diagonal.default,
     aten.as_strided_scatter.default: aten.as_strided.default,
 }
-"""Operators that replace what a view shows, with the view."""
+"""For each operator that replaces a part of a tensor, the view that shows this part."""
 _FILLS = frozenset([aten.copy.default, aten.fill.Scalar, aten.fill.Tensor, aten.zero.default])
 
 
@@ -52,20 +53,23 @@ class InPlace:
             if operators.writes_part(node.target):
                 self._add(node)
 
+    def _tensor(self, argument: object) -> Node:
+        """The tensor that a node in the place of an argument reads."""
+        return self.views.tensor(cast(Node, argument))
+
     def _written_sources(self, captured: Captured) -> dict[Node, Node]:
-        """The kernels that write one after the other into a source, which ends with the value of the last, by kernel."""
+        """For each kernel in a chain of writes into a source, that source; the last one makes its new value."""
         found: dict[Node, Node] = {}
         for source in captured.sources:
             node = captured.updates.get(source.name, source.node)
             while node is not source.node and operators.writes_part(node.target):
                 found[node] = source.node
-                node = self.views.tensor(node.args[0])  # type: ignore[arg-type]
+                node = self._tensor(node.args[0])
         return found
 
     def _add(self, node: Node) -> None:
         """Let `node` write into the memory of its first argument, if nothing reads the old value afterwards."""
-        into = node.args[0]
-        old = self.views.tensor(into)  # type: ignore[arg-type]
+        old = self._tensor(node.args[0])
         if old in self.views or operators.size(old.meta["val"]) != operators.size(node.meta["val"]):
             return  # the outer one of nested views has it
         members, direct = self._written(node)
@@ -103,15 +107,14 @@ class InPlace:
 
     def _is_place(self, view: object, scatter: Node, value: torch.Tensor | None = None) -> bool:
         """Whether `view` is what the scatter replaces; with `value`, whether that has its shape and type, too."""
-        if not isinstance(view, torch.fx.Node) or view.target is not _VIEW_OF[scatter.target]:  # type: ignore[index]
+        if not isinstance(view, torch.fx.Node) or view.target is not _VIEW_OF[cast(Any, scatter.target)]:
             return False
         if view.args[1:] != scatter.args[2:]:
             return False
         shown = view.meta["val"]
         if value is not None and (value.shape != shown.shape or value.dtype != shown.dtype):
             return False
-        tensor = self.views.tensor
-        return tensor(view.args[0]) is tensor(scatter.args[0])  # type: ignore[arg-type]
+        return self._tensor(view.args[0]) is self._tensor(scatter.args[0])
 
     def _dies(self, old: Node, members: Collection[Node]) -> bool:
         """Whether `old` is a kernel's value that nothing but `members` reads from the first of them on."""
