@@ -170,6 +170,9 @@ def test_a_run_is_never_overwritten(placekit: Run, tmp_path: Path) -> None:
     fails(placekit("run", *FAST, "run_dir=out", "seed=9"), "out holds a run already", "choose another run_dir")
     hint = "it is an option of backend=pipeline; options of simulator: "
     fails(placekit("run", *FAST, "backend.microbatches=4"), "no option named 'backend.microbatches'", hint)
+    files = sorted(os.listdir("out"))
+    fails(placekit("run", "-m", *FAST, "run_dir=out", "seed=1,2"), "out holds a run already", "choose another run_dir")
+    assert sorted(os.listdir("out")) == files
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("mine")
     fails(

@@ -126,7 +126,12 @@ def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | Non
 
 
 def _write_sweep_file(directory: Path, arguments: Sequence[str], jobs: Sequence[str] | None) -> None:
-    """Write sweep.json. `jobs` are the folders of the jobs; None if they are not known beforehand."""
+    """Write sweep.json. `jobs` are the folders of the jobs; None if they are not known beforehand.
+
+    Raises RunError in the folder of a single run, whose result the sweep's table would count as one of its own.
+    """
+    if results.holds_run(directory):
+        raise RunError(f"{directory} holds a run already", "choose another run_dir")
     directory.mkdir(parents=True, exist_ok=True)
     before = _read(directory / SWEEP, SweepFile)
     if before and before.jobs and jobs is not None:  # a larger sweep, or a shared folder: keep known jobs
