@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -317,12 +318,16 @@ def why_nothing_fits(searches: Sequence[OpenProgram], unit: str) -> tuple[str, s
     tried = f"{e.evaluations} evaluation{'' if e.evaluations == 1 else 's'}"
     fitting = fastest_of(s)
     known = f"policy={fitting.policy} finds one: {format_value(fitting.value_s, unit)}" if fitting is not None else ""
-    if e.last_error:
-        return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, [e.last_error, known]))
+    notes = [note for note in e.notes if not note.startswith("baseline ")]
+    if e.last_error and not math.isfinite(e.least_over_bytes):
+        reasons = [e.last_error, *notes, known]
+        return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, reasons))
     over = ""
     if e.evaluations:
         over = f"; the closest is over by {mebibytes(e.least_over_bytes)} on a device"
         over += ", whose reserve and headroom are not used" if s.problem.cluster.withheld_bytes else ""
     found = f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}"
+    if notes:  # the policy says more, perhaps that no other finds one either
+        return found, "; ".join([*notes, known or "use a cluster with more memory"])
     more = "give it a larger budget, " if e.progress >= 1 else "take "
     return found, known or f"{more}another policy, or a cluster with more memory"

@@ -17,7 +17,7 @@ from placekit_onnx.values import Type
 _CLASSES: dict[str, str] = {
     "matmul": "MatMul Gemm MatMulInteger QLinearMatMul Einsum LSTM GRU RNN FusedMatMul FusedGemm MatMulNBits",
     "convolution": "Conv ConvTranspose ConvInteger QLinearConv DeformConv FusedConv NhwcConv",
-    "attention": "Attention",
+    "attention": "Attention FlexAttention",
     "normalization": "BatchNormalization InstanceNormalization LayerNormalization GroupNormalization RMSNormalization LRN"
     " MeanVarianceNormalization LpNormalization Softmax LogSoftmax Hardmax SimplifiedLayerNormalization"
     " SkipLayerNormalization SkipSimplifiedLayerNormalization",
@@ -65,7 +65,9 @@ def is_known(domain: str, op: str) -> bool:
 
     Operators of ONNX Runtime (`com.microsoft`) cost as much as ONNX's of the same name, except attention, which has weights.
     """
-    return domain in ("", "ai.onnx") or (domain == "com.microsoft" and op in _CLASS_OF and op != "Attention")
+    if domain == "ai.onnx.preview":
+        return op == "FlexAttention"
+    return domain in ("", "ai.onnx") or (domain == "com.microsoft" and op_class(op) not in ("other", "attention"))
 
 
 def op_class(op: str, operands: Sequence[Type] = ()) -> str:
@@ -201,5 +203,5 @@ _FORMULAS: dict[str, Any] = {
     "MatMul": _matmul, "MatMulInteger": _matmul, "QLinearMatMul": _matmul, "FusedMatMul": _matmul, "Gemm": _gemm,
     "FusedGemm": _gemm, "Conv": _conv(1), "FusedConv": _conv(1), "ConvInteger": _conv(1), "DeformConv": _conv(1),
     "QLinearConv": _conv(3), "ConvTranspose": _conv_transpose, "RNN": _recurrent(1), "GRU": _recurrent(3),
-    "LSTM": _recurrent(4), "Attention": _attention, "Einsum": _einsum, "MatMulNBits": _packed_matmul,
+    "LSTM": _recurrent(4), "Attention": _attention, "FlexAttention": _attention, "Einsum": _einsum, "MatMulNBits": _packed_matmul,
 }  # fmt: skip

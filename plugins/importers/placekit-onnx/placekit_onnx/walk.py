@@ -115,7 +115,8 @@ class Walk:
         if node.op_type == "If" and not node.domain:
             self._branch(node, number, inputs)
             return
-        if (node.op_type in _LOOPS and not node.domain) or any(True for _ in subgraphs(node)):
+        inner = list(subgraphs(node))
+        if (node.op_type in _LOOPS and not node.domain) or (inner and node.op_type != "FlexAttention"):
             raise self.error(
                 node, number, "holds a graph of its own, which runs as often as its data says",
                 "a placement is the same for all data: export the model with its loops unrolled",
@@ -139,7 +140,9 @@ class Walk:
             if schema is None and not is_known(node.domain, node.op_type):
                 self.custom[f"{node.domain}.{node.op_type}"] += 1
             outputs = tuple(self._new(name, "result", type_) for name, type_ in types.items())
-            self.kernels.append(Kernel(node, number, inputs, outputs))
+            outer = dict.fromkeys(name for graph in inner for each in graph.node for name in each.input)
+            captured = tuple(self.values[name] for name in outer if name in self.values)  # a mask or bias of its scores
+            self.kernels.append(Kernel(node, number, (*inputs, *captured), outputs))
 
     def _read(self, name: str) -> Value | None:
         if not name:
@@ -204,6 +207,8 @@ class Walk:
         inferred: Mapping[str, TypeProto] = {}
         if schema is not None:
             data = {name: numpy_helper.from_array(v.data) for name, v in given.items() if v.data is not None}
+            empty = {name: v.type for name, v in given.items() if not v.type.elements}  # such as no axes: known, too
+            data |= {name: helper.make_tensor(name, t.dtype, t.shape, []) for name, t in empty.items()}
             try:
                 inferred = infer_node_outputs(
                     schema, node, {name: v.type.proto() for name, v in given.items()}, data, None, self.imports

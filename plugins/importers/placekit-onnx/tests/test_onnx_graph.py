@@ -122,6 +122,33 @@ class TestSizes:
         assert "input image has the shape [?, 3, 8, 8], and importer.dims gives it [2, 4, 8, 8]" in wrong
 
 
+class TestInnerGraphs:
+    def test_flex_attention_is_one_kernel_that_reads_what_its_graph_captures(self, write: WriteModel) -> None:
+        """Query of 8 heads and keys of 2; the graph that changes scores adds a bias of another kernel."""
+        shapes = {"q": [1, 8, 16, 4], "k": [1, 2, 16, 4], "v": [1, 2, 16, 4], "bias": [1, 1, 16, 16]}
+        scores = [helper.make_tensor_value_info(name, F32, [1, 8, 16, 16]) for name in "st"]
+        change = helper.make_graph([make("Add", ["s", "b"], ["t"])], "change", scores[:1], scores[1:])
+        flex = make("FlexAttention", ["q", "k", "v"], ["y"], "F", domain="ai.onnx.preview", score_mod=change)
+        inputs = [helper.make_tensor_value_info(name, F32, shape) for name, shape in shapes.items()]
+        output = helper.make_tensor_value_info("y", F32, shapes["q"])
+        graph = helper.make_graph([make("Neg", ["bias"], ["b"], "N"), flex], "g", inputs, [output])
+        versions = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.preview", 1)]
+        found = load(write(helper.make_model(graph, opset_imports=versions)))
+        kernel = found.op_name.index("F")
+        assert found.op_class[kernel] == "attention"
+        assert found.flops[kernel] == 2 * 2 * 8 * 16 * 16 * 4
+        assert found.bytes_accessed[kernel] == 4 * (2 * 8 * 16 * 4 + 2 * 2 * 16 * 4 + 16 * 16)
+        assert found.op_name.index("N") in found.tensor_producer[found.inputs(kernel)]
+
+    def test_a_sum_over_axes_that_are_an_empty_input(self, write: WriteModel) -> None:
+        x, axes = helper.make_tensor_value_info("x", F32, [4, 8]), helper.make_tensor_value_info("axes", I64, [0])
+        for unchanged, elements in ((0, 1), (1, 32)):
+            node = make("ReduceSum", ["x", "axes"], ["y"], "S", keepdims=0, noop_with_empty_axes=unchanged)
+            graph = helper.make_graph([node], "g", [x, axes], [helper.make_tensor_value_info("y", F32, None)])
+            found = load(write(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])))
+            assert found.tensor_bytes[-1] == 4 * elements
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("nodes", "said"),

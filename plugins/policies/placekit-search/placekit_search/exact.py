@@ -47,6 +47,10 @@ PARTLY = (
     "policy exact minimises the largest load of a device or channel, and proves a bound on it; with this backend, the value of"
     " a placement can be higher than its load"
 )
+IN_FLIGHT = (
+    "policy exact counts the activations of one micro-batch; a placement without memory for all that are in flight is excluded,"
+    " one placement at a time; policy chain counts them all"
+)
 NONE_FITS = "policy exact proves that no placement fits the memory and the allowed devices"
 
 
@@ -259,7 +263,7 @@ class LoadSearch:
         if infeasible or self.bound_s >= self.value_s * (1 - ROUNDING):
             self.done = True
         elif self.found_s > load_s * (1 + 1e-9):
-            self.task.evaluate.note(PARTLY)
+            self.task.evaluate.note(PARTLY if math.isfinite(self.found_s) else IN_FLIGHT)
             self.excluded_s = min(self.excluded_s, load_s * (1 - ROUNDING))
             self.without = np.concatenate([self.without, self.found[None]])
             self.done = len(self.without) >= MOST_EXCLUDED

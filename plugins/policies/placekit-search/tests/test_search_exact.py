@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,14 @@ from placekit_core import (
     Grouping,
     Ledger,
     NotApplicable,
+    NothingFits,
     PlacekitError,
     Placements,
     Problem,
     Session,
     Task,
     installed,
+    place,
 )
 from placekit_core.run.evaluator import BudgetedEvaluator
 
@@ -231,13 +234,30 @@ def test_says_what_is_proven_of_a_step_and_that_nothing_fits() -> None:
     for i in range(3):
         w = b.source(f"w{i}", 600 * 2**20)
         b.add(f"op{i}", inputs=[w], outputs=[8], flops=1e9)
-    kind = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e15}
-    links = [{"a": "*", "b": "hub", "bytes_per_s": 1e9}]
-    cluster = Cluster.parse({"kinds": {"gpu": kind}, "devices": [{"kind": "gpu", "count": 2}], "links": links})
-    task = task_of(Problem.of(b.build(), cluster), "max_load")
+    task = task_of(Problem.of(b.build(), _of_one_gibibyte()), "max_load")
     Exact(deterministic_limit=1.0).place(task, rng)
     assert task.evaluate.best is None
     assert task.evaluate.notes == [exact.NONE_FITS]
+
+
+def _of_one_gibibyte() -> Cluster:
+    kind = {"flops_per_s": {"float32": 1e12}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e15}
+    links = [{"a": "*", "b": "hub", "bytes_per_s": 1e9}]
+    return Cluster.parse({"kinds": {"gpu": kind}, "devices": [{"kind": "gpu", "count": 2}], "links": links})
+
+
+def test_says_that_activations_in_flight_do_not_fit(tmp_path: Path) -> None:
+    """A device has room for two activations of a layer, or for one of both layers; the first stage keeps three."""
+    b = GraphBuilder("deep")
+    x, kept = b.source("x", 8), list[int]()
+    for i in range(2):
+        x, activation = b.add(f"f{i}", inputs=[x], outputs=[8, 400 * 2**20], flops=1e9, colocate=i)
+        kept.append(activation)
+    for i in (1, 0):
+        [x] = b.add(f"b{i}", inputs=[x, kept[i]], outputs=[8], flops=2e9, phase="backward", colocate=i)
+    backend = {"name": "pipeline", "objective": "throughput", "microbatches": 4}
+    with pytest.raises(NothingFits, match=r"(?s)closest is over by 176.*activations of one micro-batch"):
+        place(b.build(), cluster=_of_one_gibibyte(), policy="exact", backend=backend, run_dir=tmp_path / "r")
 
 
 def test_same_seed_same_bits_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
