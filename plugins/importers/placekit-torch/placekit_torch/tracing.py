@@ -136,15 +136,23 @@ class _Tagger:
 _WHOLE = ("upsample_", "_upsample_", "hardshrink", "softshrink", "multi_margin_loss", "multilabel_margin_loss_forward")
 
 
+def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """`aten.dropout` as eager PyTorch runs it: without a kernel where nothing is dropped. Tracing would make a copy."""
+    return torch.ops.aten.native_dropout(input, p, train)[0] if train and p else input
+
+
 @contextlib.contextmanager
-def _whole_kernels() -> Iterator[None]:
-    """Keep operators whole that have a kernel on every device; tracing would replace them by many small ones."""
+def _kernels_of_eager_mode() -> Iterator[None]:
+    """Keep operators whole that have a kernel on every device, which tracing would replace by many small ones; and `_dropout`."""
     replaced: list[tuple[Any, dict[Any, Any]]] = []
+    dropout = torch.ops.aten.dropout.default
     for op in decomposition_table:
-        if isinstance(op, torch._ops.OpOverload) and op._overloadpacket.__name__.startswith(_WHOLE):
+        if isinstance(op, torch._ops.OpOverload) and (op is dropout or op._overloadpacket.__name__.startswith(_WHOLE)):
             replaced.append((op, dict(op.py_kernels)))
             for key in (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd):
                 op.py_kernels.pop(key, None)
+                if op is dropout:
+                    op.py_kernels[key] = _dropout
             op._dispatch_cache.clear()
     try:
         yield
@@ -164,7 +172,7 @@ def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
         stack.enter_context(mode)
         stack.enter_context(shortcuts())
         stack.enter_context(fx_traceback.preserve_node_meta())
-        stack.enter_context(_whole_kernels())
+        stack.enter_context(_kernels_of_eager_mode())
         stack.enter_context(recorded())
         # modules skip checks of data, and optimisers skip checks of devices, as under torch.compile
         stack.enter_context(compiling())

@@ -289,6 +289,21 @@ def test_embedding_reads_rows_not_the_table() -> None:
     assert (g.op_class[look_up], g.flops[look_up]) == ("embedding", 0)
 
 
+@pytest.mark.parametrize(
+    ("mode", "probability", "kernels"), [("train", 0.0, 0), ("train", 0.5, 1), ("inference", 0.5, 0)]
+)
+def test_a_dropout_that_drops_nothing_is_no_kernel(mode: str, probability: float, kernels: int) -> None:
+    class Net(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).sum()  # type: ignore[no-any-return]
+
+    net = Net(torch.nn.Linear(4, 4), torch.nn.Dropout(probability), torch.nn.Linear(4, 4))
+    graph = import_module(net, torch.randn(2, 4), mode=mode).graph
+    types = [graph.op_type[v] for v in np.flatnonzero(graph.kernel)]
+    assert types.count("aten.native_dropout") == kernels
+    assert "aten.clone" not in types
+
+
 def test_tied_parameters_and_repeated_inputs_are_one_source() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
