@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import torch
@@ -14,8 +15,40 @@ from placekit_models.extras import library
 from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
 
-_TOKENS = 77
-"""Tokens of a prompt that CLIP's text encoder outputs."""
+_PROMPT = {
+    "SD3": 77 + 256,
+    "PixArt": 300,
+    "HunyuanVideo": 256,
+    "LTX": 128,
+    "Sana": 300,
+    "Lumina2": 256,
+    "Mochi": 256,
+    "AuraFlow": 256,
+}
+"""Tokens of a prompt, as in the pipelines of diffusers, by the beginning of the class; elsewhere 512."""
+_WIDTHS = (
+    "joint_attention_dim",
+    "caption_channels",
+    "cross_attention_dim",
+    "text_embed_dim",
+    "text_dim",
+    "cap_feat_dim",
+)
+"""Where a configuration says how wide a token of a prompt is."""
+_VIDEO = (13, 60, 90)
+"""Frames, height and width of a compressed video, as of CogVideoX: 49 frames of 480 x 720."""
+_FRAMES = {
+    "Allegro": 8,
+    "Cosmos": 9,
+    "HunyuanVideo": 9,
+    "LTX": 9,
+    "CogVideoX": 9,
+    "Magvit": 9,
+    "Mochi": 7,
+    "Wan": 9,
+    "QwenImage": 1,
+}
+"""Frames that an autoencoder takes, by what follows `AutoencoderKL`; others take images."""
 
 
 def network(asked: Asked, source: str) -> Network:
@@ -23,9 +56,8 @@ def network(asked: Asked, source: str) -> Network:
     diffusers = library("diffusers", source)
     data = configurations.find(asked.name, source)
     kind = str(data.get("_class_name"))
-    known = [n for n in dir(diffusers) if n.startswith("UNet2D") and n.endswith("Model")]
-    known += [n for n in (*_INPUTS, *_AUTOENCODERS) if hasattr(diffusers, n)]
-    if kind not in known:
+    if not re.fullmatch(_KINDS, kind) or not hasattr(diffusers, kind):
+        known = [n for n in dir(diffusers) if re.fullmatch(_KINDS, n)]
         raise unknown("network of diffusers that placekit can feed", kind, known, ImporterError)
     if asked.mode in ("prefill", "decode"):
         raise ImporterError(f"{kind} generates no text, so it has no mode={asked.mode}", "use mode=inference or train")
@@ -38,120 +70,92 @@ def network(asked: Asked, source: str) -> Network:
     return Network(name, mode, lambda: _step(cls, data, asked, mode))
 
 
-_TEXT = 512
-"""Tokens of a prompt for transformers, as in the pipelines of Flux and Wan."""
-_VIDEO = (13, 60, 90)
-"""Frames, height and width of a compressed video, as of CogVideoX: 49 frames of 480 x 720."""
-_AUTOENCODERS = {
-    "AutoencoderKL": 0, "AutoencoderKLCogVideoX": 9, "AutoencoderKLHunyuanVideo": 9, "AutoencoderKLLTXVideo": 9,
-    "AutoencoderKLQwenImage": 1, "AutoencoderKLWan": 9,
-}  # fmt: skip
-"""Autoencoders by class, and the frames that each takes; 0: it takes images."""
+_KINDS = r"UNet2D\w*Model|\w+Transformer[23]DModel|(Asymmetric)?AutoencoderKL\w*|AutoencoderDC|AutoencoderTiny|VQModel"
 
 
-class _Sizes:
-    """Makes up inputs of a transformer: `config`, sequences per step, and the sizes of the samples."""
+class _Inputs:
+    """Makes up the inputs of a transformer by the names of the parameters of its `forward`."""
 
-    def __init__(self, config: Any, asked: Asked, dtype: torch.dtype) -> None:
-        self.config, self.batch, self.dtype = config, asked.batch, dtype
-        self.side = asked.image or getattr(config, "sample_size", None) or 128
-        frames, height, width = _VIDEO
-        self.video = (frames, asked.image or height, asked.image or width)
+    def __init__(self, cls: Any, config: Any, asked: Asked, dtype: torch.dtype) -> None:
+        self.name, self.config, self.batch, self.dtype = cls.__name__, config, asked.batch, dtype
+        self.parameters = inspect.signature(cls.forward).parameters
+        size = asked.image or getattr(config, "sample_size", None) or 128
+        self.height, self.width = size if isinstance(size, list | tuple) else (size, size)
+        self.frames = 0
+        if "3D" in self.name or "num_frames" in self.parameters:
+            self.frames, height, width = _VIDEO
+            self.height, self.width = asked.image or height, asked.image or width
+            self.frames += self.frames % (getattr(config, "patch_size_t", None) or 1)
+        self.prompt = next((n for k, n in _PROMPT.items() if self.name.startswith(k)), 512)
+        self.prompt = getattr(config, "max_text_seq_length", self.prompt)
 
-    def random(self, *shape: int) -> torch.Tensor:
+    def all(self) -> dict[str, Any]:
+        """All inputs, by name. Raises ImporterError if it does not know one that the network needs."""
+        found: dict[str, Any] = {"return_dict": False}
+        for name, parameter in list(self.parameters.items())[1:]:
+            value = self._input(name)
+            if value is not None:
+                found[name] = value
+            elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+                raise ImporterError(
+                    f"{self.name} takes {name!r}, which placekit cannot make up",
+                    "write a function that returns a placekit_torch.Step, and give model=FILE.py:FUNCTION",
+                )
+        return found
+
+    def _input(self, name: str) -> Any:
+        """One input; None if the network has no use for it, or if it is not known."""
+        c, batch = self.config, self.batch
+        packed = {"img_ids", "img_shapes"} & set(self.parameters)  # samples of 2 x 2 pixels each
+        height, width = (self.height // 2, self.width // 2) if packed else (self.height, self.width)
+        match name:
+            case "hidden_states" if hasattr(c, "in_channels"):
+                return self._samples(height * width if packed else 0)
+            case "timestep":
+                return torch.randint(0, 1000, (batch,))
+            case "encoder_hidden_states" if any(widths := [getattr(c, key, None) for key in _WIDTHS]):
+                return self._random(self.prompt, next(filter(None, widths)))
+            case "encoder_attention_mask" | "encoder_hidden_states_mask":
+                return torch.ones(batch, self.prompt, dtype=torch.bool)
+            case "encoder_hidden_states_image" if getattr(c, "image_dim", None) is not None:
+                return self._random(257, c.image_dim)  # of CLIP's largest encoder of images
+            case "pooled_projections" if getattr(c, "pooled_projection_dim", None) is not None:
+                return self._random(c.pooled_projection_dim)
+            case "guidance" if getattr(c, "guidance_embeds", False):
+                return torch.ones(batch)
+            case "ofs" if getattr(c, "ofs_embed_dim", None) is not None:
+                return torch.ones(batch)
+            case "img_ids" | "txt_ids":
+                axes = len(getattr(c, "axes_dims_rope", (0, 0, 0)))
+                return torch.zeros(height * width if name == "img_ids" else self.prompt, axes)
+            case "img_shapes":
+                return [[(1, height, width)]] * batch
+            case "class_labels" if getattr(c, "num_embeds_ada_norm", None) is not None:
+                return torch.randint(0, c.num_embeds_ada_norm, (batch,))
+            case "added_cond_kwargs":
+                return {"resolution": self._random(2), "aspect_ratio": self._random(1)}
+            case "original_size" | "target_size":
+                return torch.tensor([[8.0 * height, 8.0 * width]] * batch)
+            case "crop_coords":
+                return torch.zeros(batch, 2)
+            case "num_frames" | "height" | "width":
+                return {"num_frames": self.frames, "height": height, "width": width}[name]
+        return None
+
+    def _random(self, *shape: int) -> torch.Tensor:
         """Random numbers [batch, *shape]."""
         return torch.randn(self.batch, *shape, dtype=self.dtype)
 
-    def time(self) -> torch.Tensor:
-        """Random time steps [batch]."""
-        return torch.randint(0, 1000, (self.batch,))
-
-    def mask(self, tokens: int) -> torch.Tensor:
-        """A mask of a prompt without padding."""
-        return torch.ones(self.batch, tokens, dtype=torch.bool)
-
-    def flux(self) -> dict[str, Any]:
-        """Samples of 2 x 2 pixels each, with their positions."""
-        c, tokens = self.config, (self.side // 2) ** 2
-        guidance = {"guidance": torch.ones(self.batch)} if c.guidance_embeds else {}
-        return {
-            "hidden_states": self.random(tokens, c.in_channels),
-            "encoder_hidden_states": self.random(_TEXT, c.joint_attention_dim),
-            "pooled_projections": self.random(c.pooled_projection_dim), "timestep": self.time(),
-            "img_ids": torch.zeros(tokens, 3), "txt_ids": torch.zeros(_TEXT, 3), **guidance,
-        }  # fmt: skip
-
-    def sd3(self) -> dict[str, Any]:
-        """Images, and prompts of two CLIPs and a T5."""
-        c = self.config
-        return {
-            "hidden_states": self.random(c.in_channels, self.side, self.side),
-            "encoder_hidden_states": self.random(_TOKENS + 256, c.joint_attention_dim),
-            "pooled_projections": self.random(c.pooled_projection_dim), "timestep": self.time(),
-        }  # fmt: skip
-
-    def pixart(self) -> dict[str, Any]:
-        """Images of a stated resolution."""
-        c = self.config
-        more = {"resolution": self.random(2), "aspect_ratio": self.random(1)}
-        return {
-            "hidden_states": self.random(c.in_channels, self.side, self.side),
-            "encoder_hidden_states": self.random(120, c.caption_channels or c.cross_attention_dim),
-            "timestep": self.time(), "added_cond_kwargs": more,
-        }  # fmt: skip
-
-    def wan(self) -> dict[str, Any]:
-        """Videos."""
-        c = self.config
-        return {
-            "hidden_states": self.random(c.in_channels, *self.video), "timestep": self.time(),
-            "encoder_hidden_states": self.random(_TEXT, c.text_dim),
-        }  # fmt: skip
-
-    def hunyuan(self) -> dict[str, Any]:
-        """Videos, and prompts of a Llama and a CLIP."""
-        c = self.config
-        guidance = {"guidance": torch.ones(self.batch)} if c.guidance_embeds else {}
-        return {
-            "hidden_states": self.random(c.in_channels, *self.video), "timestep": self.time(),
-            "encoder_hidden_states": self.random(256, c.text_embed_dim), "encoder_attention_mask": self.mask(256),
-            "pooled_projections": self.random(c.pooled_projection_dim), **guidance,
-        }  # fmt: skip
-
-    def ltx(self) -> dict[str, Any]:
-        """Videos as tokens."""
-        c, (frames, height, width) = self.config, self.video
-        return {
-            "hidden_states": self.random(frames * height * width, c.in_channels),
-            "encoder_hidden_states": self.random(128, c.caption_channels), "timestep": self.time(),
-            "encoder_attention_mask": self.mask(128), "num_frames": frames, "height": height, "width": width,
-        }  # fmt: skip
-
-    def qwen(self) -> dict[str, Any]:
-        """Samples of 2 x 2 pixels each."""
-        c, side = self.config, self.side // 2
-        return {
-            "hidden_states": self.random(side * side, c.in_channels), "timestep": self.time(),
-            "encoder_hidden_states": self.random(_TEXT, c.joint_attention_dim), "encoder_hidden_states_mask": self.mask(_TEXT),
-            "img_shapes": [[(1, side, side)]] * self.batch,
-        }  # fmt: skip
-
-    def cogvideox(self) -> dict[str, Any]:
-        """Videos, frame by frame."""
-        c, (frames, *size) = self.config, self.video
-        return {
-            "hidden_states": self.random(frames, c.in_channels, *size), "timestep": self.time(),
-            "encoder_hidden_states": self.random(c.max_text_seq_length, c.text_embed_dim),
-        }  # fmt: skip
-
-
-_INPUTS = {
-    "FluxTransformer2DModel": _Sizes.flux, "SD3Transformer2DModel": _Sizes.sd3, "PixArtTransformer2DModel": _Sizes.pixart,
-    "WanTransformer3DModel": _Sizes.wan, "HunyuanVideoTransformer3DModel": _Sizes.hunyuan,
-    "LTXVideoTransformer3DModel": _Sizes.ltx, "QwenImageTransformer2DModel": _Sizes.qwen,
-    "CogVideoXTransformer3DModel": _Sizes.cogvideox,
-}  # fmt: skip
-"""Transformers by class, and what makes up their inputs."""
+    def _samples(self, tokens: int) -> torch.Tensor:
+        """Noisy images, videos, or their tokens."""
+        channels = self.config.in_channels
+        if "num_frames" in self.parameters:
+            tokens = self.frames * self.height * self.width
+        if tokens:
+            return self._random(tokens, channels)
+        if self.name.startswith("CogVideoX"):
+            return self._random(self.frames, channels, self.height, self.width)
+        return self._random(channels, *[self.frames] * bool(self.frames), self.height, self.width)
 
 
 def _step(cls: Any, data: dict[str, Any], asked: Asked, mode: Mode) -> Step:
@@ -160,12 +164,13 @@ def _step(cls: Any, data: dict[str, Any], asked: Asked, mode: Mode) -> Step:
     model = cls.from_config(data)
     torch.nn.Module.to(model, dtype)  # the class's own method prints a needless warning
     config = model.config
-    if cls.__name__ in _INPUTS:
-        inputs = _INPUTS[cls.__name__](_Sizes(config, asked, dtype)) | {"return_dict": False}
+    if "Transformer" in cls.__name__:
+        inputs = _Inputs(cls, config, asked, dtype).all()
         return Step(model, inputs) if mode == "inference" else _trained(model, inputs, inputs["hidden_states"])
-    if cls.__name__ in _AUTOENCODERS:
+    if not cls.__name__.startswith("UNet"):
         side = asked.image or getattr(config, "sample_size", None) or 256
-        frames = _AUTOENCODERS[cls.__name__]
+        side = side[0] if isinstance(side, list | tuple) else side
+        frames = next((n for k, n in _FRAMES.items() if cls.__name__.startswith(f"AutoencoderKL{k}")), 0)
         images = torch.randn(asked.batch, 3, *((frames,) if frames else ()), side, side, dtype=dtype)
         inputs = {"sample": images, "return_dict": False}
         return Step(model, inputs) if mode == "inference" else _trained(model, inputs, images)
@@ -176,7 +181,7 @@ def _step(cls: Any, data: dict[str, Any], asked: Asked, mode: Mode) -> Step:
     sample = torch.randn(asked.batch, config.in_channels, height, width, dtype=dtype)
     inputs = {"sample": sample, "timestep": torch.randint(0, 1000, (asked.batch,))}
     if "encoder_hidden_states" in inspect.signature(cls.forward).parameters:
-        inputs["encoder_hidden_states"] = torch.randn(asked.batch, _TOKENS, config.cross_attention_dim, dtype=dtype)
+        inputs["encoder_hidden_states"] = torch.randn(asked.batch, 77, config.cross_attention_dim, dtype=dtype)
     if mode == "inference":
         return Step(model, inputs | {"return_dict": False})
     noise = torch.randn(asked.batch, config.out_channels, height, width, dtype=dtype)

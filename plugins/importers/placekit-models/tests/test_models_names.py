@@ -237,6 +237,9 @@ DENOISERS: dict[str, dict[str, Any]] = {
     "LTXVideoTransformer3DModel": {"num_layers": 1},
     "QwenImageTransformer2DModel": {"num_layers": 1},
     "CogVideoXTransformer3DModel": {"num_layers": 1},
+    "SanaTransformer2DModel": {"num_layers": 1},
+    "Lumina2Transformer2DModel": {"num_layers": 1},
+    "CogView4Transformer2DModel": {"num_layers": 1},
     "AutoencoderKL": {},
     "AutoencoderKLWan": {},
 }
@@ -251,6 +254,40 @@ def test_networks_of_diffusers(kind: str, mode: str, tmp_path: Path) -> None:
     sample = next(i for i in range(graph.n) if graph.op_name[i] in ("input.hidden_states", "input.sample"))
     assert graph.shape(int(graph.outputs(sample)[0]))[0] == 2
     assert (graph.phase == 2).any() == (mode == "train")
+
+
+VIDEOS: dict[str, tuple[str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
+    "Wan from an image": (
+        "WanTransformer3DModel", {"num_layers": 1, "in_channels": 36, "image_dim": 64, "added_kv_proj_dim": 5120},
+        {"hidden_states": (1, 36, 13, 16, 16), "encoder_hidden_states_image": (1, 257, 64)},
+    ),
+    "CogVideoX 1.5 from an image": (
+        "CogVideoXTransformer3DModel",
+        {"num_layers": 1, "in_channels": 32, "ofs_embed_dim": 512, "patch_size_t": 2, "patch_bias": False,
+         "use_rotary_positional_embeddings": True},
+        {"hidden_states": (1, 14, 32, 16, 16), "ofs": (1,), "encoder_hidden_states": (1, 226, 4096)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VIDEOS)
+def test_inputs_that_only_some_configurations_have(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    kind, config, shapes = VIDEOS[name]
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": kind, **config}))
+    graph = load_programs(model=f"diffusers:{tmp_path}", image=16)[0].graph
+    for key, shape in shapes.items():
+        assert graph.shape(int(graph.outputs(graph.op_name.index(f"input.{key}"))[0])) == shape
+
+
+def test_an_input_that_nobody_can_make_up_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    (tmp_path / "config.json").write_text(
+        '{"_class_name": "ZImageTransformer2DModel", "n_layers": 1, "dim": 64, "n_heads": 1}'
+    )
+    with pytest.raises(ImporterError, match=r"ZImageTransformer2DModel takes 'x', which placekit cannot make up"):
+        load_programs(model=f"diffusers:{tmp_path}")
 
 
 @pytest.mark.slow
