@@ -250,6 +250,8 @@ def _key(node: Node) -> Any:
         return None
     if operators.is_random(node.target) or not is_fusible(node.target):
         return None
+    if any(operators.writes_part(u.target) and u.args[1] is node for u in node.users):
+        return None  # it writes into a part of another tensor
     tag = node.meta.get("custom", {}).get(TAG, Tag())
     return node.meta.get("phase"), node.meta.get(REGION), tag, node.meta.get("owner"), value.numel()
 

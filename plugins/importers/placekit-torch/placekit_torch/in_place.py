@@ -7,6 +7,7 @@ old value afterwards, the new one takes over its memory, and only the part that 
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Collection
 from typing import Any, cast
@@ -50,7 +51,7 @@ class InPlace:
         self._kept = {views.base.get(n, n) for n in kept}
         self._source_of = self._written_sources(captured)
         for node in self._number:
-            if operators.writes_part(node.target):
+            if operators.writes_part(node.target) or node.target in _FILLS:
                 self._add(node)
 
     def _tensor(self, argument: object) -> Node:
@@ -107,14 +108,19 @@ class InPlace:
 
     def _is_place(self, view: object, scatter: Node, value: torch.Tensor | None = None) -> bool:
         """Whether `view` is what the scatter replaces; with `value`, whether that has its shape and type, too."""
-        if not isinstance(view, torch.fx.Node) or view.target is not _VIEW_OF[cast(Any, scatter.target)]:
+        if not isinstance(view, torch.fx.Node) or view not in self.views:
             return False
-        if view.args[1:] != scatter.args[2:]:
+        whole = cast(Node, scatter.args[0])
+        if self.views.base[view] is not self.views.base.get(whole, whole):
             return False
-        shown = view.meta["val"]
+        shown, old = view.meta["val"], whole.meta["val"]
         if value is not None and (value.shape != shown.shape or value.dtype != shown.dtype):
             return False
-        return self._tensor(view.args[0]) is self._tensor(scatter.args[0])
+        with getattr(
+            old, "fake_mode", contextlib.nullcontext()
+        ):  # not by operator: `chunk`, `unbind` and `narrow` show the same parts as slices
+            place = _VIEW_OF[cast(Any, scatter.target)](old, *scatter.args[2:], **scatter.kwargs)
+        return _geometry(place) == _geometry(shown)
 
     def _dies(self, old: Node, members: Collection[Node]) -> bool:
         """Whether `old` is a kernel's value that nothing but `members` reads from the first of them on."""
@@ -122,3 +128,7 @@ class InPlace:
             return False
         first = min(self._number[n] for n in members)
         return all(n in members or self._number[n] < first for n in self._readers[old])
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset()

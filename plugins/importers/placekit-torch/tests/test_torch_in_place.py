@@ -32,11 +32,11 @@ class Net(torch.nn.Module):
         return self.body(x) if self.body is not cached else cached(x, self.cache)
 
 
-def traced(body: Body) -> Graph:
+def traced(body: Body, fusion: str = "none") -> Graph:
     """The graph, after comparing what its code computes with PyTorch."""
     torch.manual_seed(0)
     x, net = torch.randn(N, N), Net(body)
-    program = import_module(net, x.clone(), mode="inference")
+    program = import_module(net, x.clone(), mode="inference", fusion=fusion)
     assert program.executable is not None
     _, results = run_sequential(program, program.executable.initial())
     for value, expected in zip(results.values(), _list(net(x.clone())), strict=True):
@@ -134,6 +134,33 @@ def zeros_then_parts(x: Tensor) -> Tensor:
     return y
 
 
+def chunks(x: Tensor) -> Tensor:
+    a, b = (x * 2).chunk(2)
+    a[0] = b[0]
+    return a + 1
+
+
+def part_of_a_chunk_read_twice(x: Tensor) -> Tensor:
+    a, b = (x * 2).chunk(2)
+    a[0] = b[0]
+    c = a + 1
+    a[1] = b[1]
+    return a + c
+
+
+def copied_into_a_new_one(x: Tensor) -> Tensor:
+    y = torch.empty_like(x)
+    y.copy_(x)
+    return y + 1
+
+
+def overwritten(x: Tensor) -> Tensor:
+    y = x * 2
+    z = y + x
+    y.copy_(z)
+    return y + z
+
+
 def picked_rows(x: Tensor) -> Tensor:
     y = x * 2
     y[torch.tensor([1, 5])] = x[:2]
@@ -208,6 +235,10 @@ cases: list[tuple[Body, int, int]] = [
     (through_a_transpose, 2 * X + 2 * R, X),
     (parts_of_a_new_one, 2 * X + 2 * X + 2 * X, 3 * X),
     (zeros_then_parts, X + X, X),
+    (chunks, 2 * X + 2 * R + X, X + X // 2),
+    (part_of_a_chunk_read_twice, 2 * X + 2 * R + X + 2 * R + 3 * X // 2, X + X),
+    (copied_into_a_new_one, 2 * X + 2 * X, 2 * X),
+    (overwritten, 2 * X + 3 * X + 2 * X + 3 * X, 3 * X),
     (picked_rows, 2 * X + 2 * 8 + 4 * R, X),
     (picked_rows_of_a_number, 2 * X + 2 * 8 + 2 * R, X),
     (picked_rows_of_one_row, 2 * X + 2 * 8 + R + 2 * R, X),
@@ -227,6 +258,13 @@ def test_traffic_and_memory_are_those_counted_by_hand(body: Body, moved: int, me
     graph = traced(body)
     assert graph.bytes_accessed.sum() == pytest.approx(moved, abs=16)  # numbers that are constants
     assert graph.owned_bytes.sum() == memory
+
+
+@pytest.mark.parametrize("body", [each for each, *_ in cases if each is not part_of_a_chunk_read_twice])
+def test_fused_kernels_move_no_more(body: Body) -> None:
+    alone, fused = traced(body), traced(body, fusion="pointwise")
+    assert fused.bytes_accessed.sum() <= alone.bytes_accessed.sum()
+    assert fused.owned_bytes.sum() <= alone.owned_bytes.sum()
 
 
 def test_what_writes_in_place_shares_memory_and_device_and_launches_once() -> None:
