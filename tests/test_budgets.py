@@ -10,7 +10,7 @@ CEILINGS = {
     "placekit_core/contracts": 3_850,
     "placekit_core/run": 3_600,
     "placekit_core/cli": 1_450,
-    "benchmarks": 3_300,  # target 3,000
+    "benchmarks": 4_000,  # target 3,000; 25 models by hand, and 170 architectures in every mode
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
     "plugins/backends/placekit-sim": 1_200,
