@@ -64,6 +64,7 @@ class Captured:
         together: kernels that belong on the device of a source, by its name: they extend a cache of keys or values.
         constants: values of the sources that are constants in the module's code.
         operations: number of operations in the traced graph, without dead code.
+        unsplit: paths of the modules that their authors want on one device.
     """
 
     graph: torch.fx.Graph
@@ -73,6 +74,7 @@ class Captured:
     together: dict[str, torch.fx.Node] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     operations: int = 0
+    unsplit: list[str] = field(default_factory=list)
 
 
 class _Whole(torch.nn.Module):
@@ -212,7 +214,15 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         _warn_of_specialised(fake, name)
         if any(n.op == "call_function" and base_name(n.target) in experts.NAMES for n in joint.graph.nodes):
             warnings.warn(f"{name}: {experts.NOTE}", stacklevel=2)
-        return _assemble(joint, whole, mode, update)
+        captured = _assemble(joint, whole, mode, update)
+        captured.unsplit = _unsplit(step.module)
+        return captured
+
+
+def _unsplit(module: torch.nn.Module) -> list[str]:
+    """The modules of the classes that a model of transformers or diffusers, or a part of it, names in `_no_split_modules`."""
+    classes = {c for m in module.modules() for c in (getattr(m, "_no_split_modules", None) or ())}
+    return [path for path, m in module.named_modules() if type(m).__name__ in classes]
 
 
 def _built(builder: Builder, fake: TraceMode, tracer: str, name: str) -> Step:

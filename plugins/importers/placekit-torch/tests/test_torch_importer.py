@@ -253,3 +253,13 @@ def test_a_dict_that_is_one_argument() -> None:
     assert "(x) is keyword arguments" in error.value.hint
     assert "(module, (dict,))" in error.value.hint
     import_module(OneDict(3, 3), (inputs,), mode="inference")
+
+
+def test_modules_that_their_model_wants_whole() -> None:
+    class Net(torch.nn.Sequential):
+        _no_split_modules = ("GELU", "Other")
+
+    program = import_module(Net(torch.nn.Linear(4, 4), torch.nn.GELU()), torch.ones(2, 4), mode="inference")
+    assert program.graph.attributes["unsplit"] == ["1"]
+    plain = import_module(torch.nn.Sequential(torch.nn.GELU()), torch.ones(2, 4), mode="inference")
+    assert "unsplit" not in plain.graph.attributes
