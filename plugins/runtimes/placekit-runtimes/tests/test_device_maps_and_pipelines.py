@@ -162,7 +162,7 @@ class TestDeviceMap:
             "head": 3,
         }
         graph = graph.replace(attributes={"unsplit": ["layers.0"]})
-        assert device_map(*placed(graph, by_module(graph, split))).devices == {"layers.0": 2, "head": 3}
+        assert device_map(*placed(graph, by_module(graph, split))).devices == {"layers": 2, "head": 3}
 
     def test_what_has_no_modules(self) -> None:
         b = GraphBuilder("numbers")
