@@ -7,7 +7,7 @@ from tests.repo import ROOT, tracked
 # The first targets of the core (2,900, 2,000, 1,100) and of placekit-scheduling (3,350) left out that docstrings with shapes,
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
-    "placekit_core/contracts": 3_850,
+    "placekit_core/contracts": 3_900,  # weights that do not fit end a run before a long import
     "placekit_core/run": 3_600,
     "placekit_core/cli": 1_450,
     "benchmarks": 3_300,  # target 3,000

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from placekit_core import ImporterError
+from placekit_core import ImporterError, check_weights
 from placekit_torch import experts
 from placekit_torch.factory import Builder, Given
 from placekit_torch.fake_parameters import construct, converting
@@ -198,6 +198,8 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
     with quiet(), kept_random_states(), converting():
         torch.manual_seed(seed)
         step = to_fake(_built(builder, fake, chosen.tracer, name), fake, name)
+        weights = {id(t): t for t in (*step.module.parameters(), *step.module.buffers())}.values()
+        check_weights(name, sum(t.numel() * t.element_size() for t in weights))
         step.module.train(mode == "train")
         for part, key, _, tensor in list(plain_tensors(step.module)):  # otherwise constants without a value
             delattr(part, key)
