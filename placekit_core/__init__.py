@@ -105,7 +105,7 @@ if TYPE_CHECKING:
         load_placement as load_placement,
         save_placement as save_placement,
     )
-    from placekit_core.contracts.problem import Problem as Problem
+    from placekit_core.contracts.problem import Problem as Problem, check_weights as check_weights
     from placekit_core.contracts.program import Executable as Executable, Program as Program
     from placekit_core.contracts.progress import announce as announce, report_progress as report_progress
     from placekit_core.contracts.result import (
@@ -158,7 +158,7 @@ _HOME = {
     "contracts.measurement": "Measurements Schedule Spans",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
-    "contracts.problem": "Problem",
+    "contracts.problem": "Problem check_weights",
     "contracts.program": "Executable Program",
     "contracts.progress": "announce report_progress",
     "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary compared",

@@ -7,7 +7,7 @@ from tests.repo import ROOT, tracked
 # The first targets of the core (2,900, 2,000, 1,100) and of placekit-scheduling (3,350) left out that docstrings with shapes,
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
-    "placekit_core/contracts": 3_850,
+    "placekit_core/contracts": 3_900,  # weights that do not fit end a run before a long import
     "placekit_core/run": 3_600,
     "placekit_core/cli": 1_450,
     "benchmarks": 4_000,  # target 3,000; 25 models by hand, and 170 architectures in every mode
@@ -17,7 +17,7 @@ CEILINGS = {
     "plugins/commands/placekit-doctor": 600,  # target 500
     "plugins/commands/placekit-inspect": 2_300,  # target 1,800
     "plugins/development/placekit-testing": 4_200,  # target 3,800
-    "plugins/distributed/placekit-ray": 1_650,  # target 1,500
+    "plugins/distributed/placekit-ray": 1_750,  # target 1,500; a run outlives its cluster
     "plugins/groupers/placekit-grouping": 700,
     "plugins/importers/placekit-einsum": 1_300,  # target 1,250
     "plugins/importers/placekit-formats": 2_000,

@@ -166,6 +166,7 @@ def fail(error: Exception, registry: Registry) -> int:
     """Show an error for the user, or one in the code of a plugin; raise any other. Returns the exit code."""
     from placekit_core.contracts.errors import PlacekitError
     from placekit_core.run.failures import RunFailed, reason
+    from placekit_core.run.run_directory import resume_command
 
     text = str(error)
     failed = error if isinstance(error, RunFailed) else None
@@ -178,5 +179,5 @@ def fail(error: Exception, registry: Registry) -> int:
     print(f"placekit: {text}", file=sys.stderr)
     if failed and failed.kept and any(p.fits for p in failed.result.summary.programs):
         best = f"the best so far, {failed.result.summary.outcome}," if failed.result.summary.fits else "what was found"
-        print(f"  {best} is in {failed.kept}", file=sys.stderr)
+        print(f"  {best} is in {failed.kept}; continue with `{resume_command(failed.kept)}`", file=sys.stderr)
     return 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -20,6 +22,7 @@ from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.units import mebibytes
 
 Scalar = TypeVar("Scalar", bound=np.generic)
+_machines: list[Cluster | None] = []  # of the blocks `importing_for`, the innermost last
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +54,8 @@ class Problem:
                 + f" ({where})",
                 "devices: " + listed(f"{d} ({self.device_type(i)})" for i, d in enumerate(self.cluster.device_names)),
             )
-        need, room = float(self.graph.persistent_bytes.sum()), float(self.cluster.memory_bytes.sum())
-        if need > room:
-            raise ClusterError(
-                f"{self.graph.name!r} does not fit on {self.cluster.name!r}: parameters, state and inputs take"
-                f" {mebibytes(need)}, all devices together have {mebibytes(room)}{_withheld(self.cluster)}",
-                "use a cluster with more memory, or a smaller model",
-            )
+        need = float(self.graph.persistent_bytes.sum())
+        _refuse_larger(self.graph.name, "parameters, state and inputs take", need, self.cluster)
 
     @classmethod
     def of(
@@ -167,7 +165,31 @@ class Problem:
         return placements
 
 
-def _withheld(cluster: Cluster) -> str:
-    """How much memory of `cluster` placements may not use, if any."""
-    withheld = cluster.withheld_bytes
-    return f" without {mebibytes(withheld)} of reserves and headroom" if withheld else ""
+def check_weights(name: str, bytes_: float) -> None:
+    """Raise ClusterError if the machine that a run imports for has too little memory for these parameters and buffers.
+
+    Importers that take long call it as soon as they know the bytes. It does nothing where the machine is not known yet.
+    """
+    if _machines and _machines[-1] is not None:
+        _refuse_larger(name, "parameters and buffers alone take", bytes_, _machines[-1])
+
+
+@contextlib.contextmanager
+def importing_for(cluster: Cluster | None) -> Iterator[None]:
+    """Within the block, `check_weights` compares with this machine."""
+    _machines.append(cluster)
+    try:
+        yield
+    finally:
+        _machines.pop()
+
+
+def _refuse_larger(name: str, what: str, need: float, cluster: Cluster) -> None:
+    room, withheld = float(cluster.memory_bytes.sum()), cluster.withheld_bytes
+    if need > room:
+        less = f" without {mebibytes(withheld)} of reserves and headroom" if withheld else ""
+        raise ClusterError(
+            f"{name!r} does not fit on {cluster.name!r}: {what} {mebibytes(need)}, all devices together have"
+            f" {mebibytes(room)}{less}",
+            "use a cluster with more memory, or a smaller model",
+        )

@@ -34,10 +34,11 @@ from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.interfaces import Importer, Plugin, Policy
 from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement, Placements
+from placekit_core.contracts.problem import importing_for
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Result
 from placekit_core.contracts.task import Best, Task
-from placekit_core.run.assembly import Assembly, OpenProgram, assemble
+from placekit_core.run.assembly import Assembly, OpenProgram, assemble, named_cluster
 from placekit_core.run.baselines import chosen_baselines
 from placekit_core.run.config import AUTO, DEFAULT, default_groups
 from placekit_core.run.current_run import Observer, Run
@@ -351,7 +352,8 @@ def _request(
     defaults = {**default_groups(), "proxy": default_groups()["backend@proxy"]}
     given["cluster"] = _cluster(given.get("cluster", defaults["cluster"]), registry)
     try:
-        found = _programs(source, about, registry)
+        with importing_for(named_cluster(given["cluster"])):
+            found = _programs(source, about, registry)
         if isinstance(found, Mapping):  # an option that the importer lacks may be a misspelt argument
             registry.get("importer", str(found["name"])).options(
                 {k: v for k, v in found.items() if k != "name"}, "importer."

@@ -27,7 +27,7 @@ from placekit_core.contracts.interfaces import (
 )
 from placekit_core.contracts.ledger import Ledger
 from placekit_core.contracts.measurement import Schedule
-from placekit_core.contracts.problem import Problem
+from placekit_core.contracts.problem import Problem, importing_for
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import Baseline
@@ -222,7 +222,8 @@ class Assembly:
         """The programs of the importer, at least one."""
         programs = self.objects.programs
         if programs is None:
-            programs = self.build("importer").load()
+            with importing_for(self._named_cluster):
+                programs = self.build("importer").load()
         if not programs:
             raise ConfigError(f"there is no program to place (importer {self.config.importer['name']!r})")
         return programs
@@ -233,18 +234,19 @@ class Assembly:
             raise ConfigError(f"{what} works on one program, not on {len(self.programs)}", "choose one of them")
         return self.programs[0]
 
+    @cached_property
+    def _named_cluster(self) -> Cluster | None:
+        return named_cluster(self.config.cluster)
+
     def cluster(self, program: Program) -> Cluster:
         """The machine. `default` and `auto` take the program's own machine, else the one that the backend finds.
 
         If there is neither, `default` takes `DEFAULT_CLUSTER` and `auto` takes this computer. Raises ClusterError.
         """
-        data = dict(self.config.cluster)
-        if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be named `file`
-            return load_cluster(str(data["path"]))
-        if data not in ({"name": AUTO}, {"name": DEFAULT}):
-            return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
+        if self._named_cluster is not None:
+            return self._named_cluster
         own = program.cluster or self.backend.devices()
-        if own is None and data["name"] == AUTO:
+        if own is None and self.config.cluster["name"] == AUTO:
             return self.registry.this_computer()
         return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
 
@@ -333,6 +335,16 @@ class Assembly:
         if evaluations is None and seconds is None:
             return Ledger(DEFAULT_EVALUATIONS) if self.backend.simulated else Ledger(seconds=DEFAULT_SECONDS)
         return Ledger(evaluations, seconds)
+
+
+def named_cluster(given: Mapping[str, Any]) -> Cluster | None:
+    """The machine that the section `cluster` names or describes; None for `default` and `auto`. Raises ClusterError."""
+    data = dict(given)
+    if data.get("name") == "file" and set(data) == {"name", "path"}:  # a machine may be named `file`
+        return load_cluster(str(data["path"]))
+    if data in ({"name": AUTO}, {"name": DEFAULT}):
+        return None
+    return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
 
 
 def _show_proxy(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:

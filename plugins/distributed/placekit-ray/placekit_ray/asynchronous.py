@@ -26,7 +26,7 @@ from placekit_core import (
     report_progress,
 )
 from placekit_ray.backend import RaySession, to_open
-from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_workers
+from placekit_ray.cluster import check_alive, check_versions, connect, distributions_of, end, start_workers
 from placekit_ray.controller import Controller
 from placekit_ray.fleet import LOST
 from placekit_ray.options import AsynchronousOptions
@@ -246,6 +246,7 @@ def _answer(reference: Any) -> Any:
 
 def _unfinished(calls: list[Any]) -> list[Any]:
     """Wait a moment; returns the calls of controllers that still run. Raises BackendError if a call has failed."""
+    check_alive()
     done, rest = ray.wait(calls, timeout=_POLL_S)
     for reference in done:
         if error := failed(_answer(reference)):

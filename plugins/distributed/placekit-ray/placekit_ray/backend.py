@@ -23,7 +23,15 @@ from placekit_core import (
     Session,
     installed,
 )
-from placekit_ray.cluster import check_versions, connect, distributions_of, end, start_measuring, start_workers
+from placekit_ray.cluster import (
+    check_versions,
+    connect,
+    distributions_of,
+    end,
+    leave_dead,
+    start_measuring,
+    start_workers,
+)
 from placekit_ray.fleet import Fleet
 from placekit_ray.options import RayOptions
 from placekit_ray.wire import packed
@@ -112,6 +120,7 @@ class Workers:
         self.sessions -= 1
         if self.sessions <= 0:
             end(self.fleet.workers)
+            leave_dead()  # the run has written its results
             self.backend.workers = None
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,18 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from placekit_core import BackendError, installed, usable_cores
+from placekit_core import BackendError, installed, report_progress, usable_cores
 from placekit_ray.options import ClusterOptions
 from placekit_ray.worker import Worker
 
 _groups: dict[Any, PlacementGroup] = {}  # by the first of several workers that measure: the machines reserved for them
-_REACH_S = 5.0  # timeout of a first connection
+_addresses: dict[
+    str, list[tuple[str, str, int]]
+] = {}  # by cluster: what listens where, of its head and of this computer
+_dead: dict[str, str] = {}  # by cluster: why
+_looked_s = 0.0  # when `died` last looked, by `time.monotonic`
+_LOOK_S = 1.0
+_REACH_S = 5.0  # timeout of a connection
 _START_S = 60.0
 """Seconds to wait for free machines."""
 
@@ -54,6 +61,36 @@ def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
     finally:  # Ray's handler would end the process at once, but a run has to write its results first
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)
+
+
+def check_alive() -> None:
+    """Raise BackendError if the cluster died. Call this while waiting for answers: Ray ends this process some time later."""
+    if why := died():
+        raise BackendError(why)
+
+
+def died() -> str:
+    """Why this process cannot use its cluster any more: its head or this computer's daemon is gone. Else an empty string."""
+    global _looked_s
+    if not ray.is_initialized():
+        return ""
+    context = ray.get_runtime_context()
+    cluster: str = context.gcs_address
+    if cluster not in _addresses:
+        nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+        [own] = [node for node in nodes if node["NodeID"] == context.get_node_id()]
+        daemon = "Ray's daemon (raylet) on this computer", own["NodeManagerAddress"], own["NodeManagerPort"]
+        _addresses[cluster] = [("its head (gcs_server)", *_host_and_port(cluster)), daemon]
+    if cluster not in _dead and time.monotonic() - _looked_s > _LOOK_S:
+        _looked_s = time.monotonic()
+        for what, host, port in _addresses[cluster]:
+            try:
+                socket.create_connection((host, port), timeout=_REACH_S).close()
+            except ConnectionRefusedError:
+                _dead[cluster] = f"the Ray cluster at {cluster} died: {what} is gone"
+            except OSError:  # a slow network: Ray itself waits a minute for it
+                pass
+    return _dead.get(cluster, "")
 
 
 def _refuse_other(address: str, connected: str) -> None:
@@ -111,12 +148,14 @@ def machines() -> list[dict[str, Any]]:
 
 
 def description() -> str:
-    """How many machines, CPUs and GPUs the cluster of this process or of RAY_ADDRESS has; empty without either."""
+    """How many machines, CPUs and GPUs the cluster of this process or of RAY_ADDRESS has; empty without either, or if it died."""
     if not ray.is_initialized():
         if not os.environ.get("RAY_ADDRESS"):
             return ""
         connect(ClusterOptions.model_validate({}))
-    found = machines()
+    found = [] if died() else machines()
+    if not found:
+        return ""
     cpus, gpus = (sum(m[what] for m in found) for what in ("cpus", "gpus"))
     return f"{len(found)} machine{'' if len(found) == 1 else 's'}, {cpus:g} CPUs, {gpus:g} GPUs"
 
@@ -210,11 +249,18 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
 
 def end(actors: Sequence[Any]) -> None:
     """End actors; Ray does not restart them."""
-    for actor in actors:
+    for actor in () if died() else actors:
         with contextlib.suppress(Exception):  # Ray may be gone itself
             ray.kill(actor, no_restart=True)
             if actor in _groups:
                 remove_placement_group(_groups.pop(actor))
+
+
+def leave_dead() -> None:
+    """Disconnect this process from a cluster that died, so that it can use another one. That takes Ray up to half a minute."""
+    if died():
+        report_progress("waiting for Ray to end")
+        ray.shutdown()
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from ray.exceptions import (
 )
 
 from placekit_core import BackendError, Measurements, Placements, Schedule
+from placekit_ray.cluster import check_alive
 from placekit_ray.wire import measurements_from, placements_as
 from placekit_ray.worker import failed
 
@@ -219,6 +220,7 @@ class Fleet:
         began, why = time.monotonic(), "no machine has room for them"
         patience_s = LOST_S if self._begun else START_S
         while True:
+            check_alive()
             for worker, (reference, at) in list(self._opening.items()):
                 if at > time.monotonic() or not ray.wait([reference], timeout=0)[0]:
                     continue

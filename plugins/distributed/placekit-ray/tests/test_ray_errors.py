@@ -15,10 +15,19 @@ from placekit_testing import fakes
 pytest.importorskip("ray")
 
 import ray
-from placekit_ray import cluster
+from placekit_ray import asynchronous, cluster
 from placekit_ray.asynchronous import Asynchronous
 from placekit_ray.backend import RayBackend, RaySession, recipe_of
-from placekit_ray.cluster import check_versions, connect, distributions_of, start_measuring, start_workers
+from placekit_ray.cluster import (
+    check_alive,
+    check_versions,
+    connect,
+    died,
+    distributions_of,
+    start_measuring,
+    start_workers,
+)
+from placekit_ray.fleet import Fleet
 from placekit_ray.options import AsynchronousOptions, ClusterOptions
 
 from placekit_core import BackendError, ConfigError, PlacekitError, PluginError, Task, place
@@ -255,3 +264,38 @@ def test_a_proxy_is_refused(task: Task) -> None:
 def test_an_inner_trainer_that_will_not_do(task: Task, inner: Any, message: str) -> None:
     with pytest.raises(PlacekitError, match=message):
         about_run(task, inner=inner)
+
+
+@pytest.mark.parametrize(("gone", "message"), [(0, r"its head \(gcs_server\)"), (1, "Ray's daemon")])
+def test_a_cluster_that_dies(monkeypatch: pytest.MonkeyPatch, gone: int, message: str) -> None:
+    """Ray would end this process for it, and nobody could write the result."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(cluster, "_LOOK_S", -1.0)
+    with socket.create_server(("127.0.0.1", 0)) as head, socket.create_server(("127.0.0.1", 0)) as daemon:
+        address, port = f"127.0.0.1:{head.getsockname()[1]}", daemon.getsockname()[1]
+        context = SimpleNamespace(gcs_address=address, get_node_id=lambda: "own")
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        own = {"NodeID": "own", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+        monkeypatch.setattr(ray, "nodes", lambda: [own, {**own, "NodeID": "other", "NodeManagerPort": 1}])
+        check_alive()
+        (head, daemon)[gone].close()
+        monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("it waits a minute for an answer"))
+        for _ in range(2):
+            with pytest.raises(BackendError, match=f"the Ray cluster at {address} died: {message}"):
+                check_alive()
+        assert cluster.description() == ""
+        ended: list[bool] = []
+        monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+        cluster.end([object()])
+        assert not ended, "a run has still to write its results"
+        cluster.leave_dead()
+        assert ended
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    assert died() == ""
+
+
+def test_whoever_waits_asks_whether_the_cluster_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "died", lambda: "the Ray cluster died")
+    for wait in (lambda: asynchronous._unfinished([]), lambda: Fleet([])._collect_ready(block=False)):
+        with pytest.raises(BackendError, match=r"^the Ray cluster died$"):
+            wait()

@@ -87,3 +87,36 @@ def test_a_killed_driver_goes_on(environment: dict[str, str], tmp_path: Path) ->
     found = re.match(r"trainer asynchronous: (\d+) updates by 2 controllers", note)
     assert found is not None
     assert 20 < int(found[1]) <= 30, "all updates count, also those before the kill"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(("process", "asynchronous"), [("raylet", False), ("gcs_server", True)])
+def test_a_run_writes_its_best_when_its_cluster_dies(
+    environment: dict[str, str], tmp_path: Path, process: str, asynchronous: bool
+) -> None:
+    """Ray ends the process of the run, 10 to 60 seconds later."""
+    own = [] if asynchronous else ["trainer=reinforce", "parallel=ray", "parallel.workers=1", "parallel.least_s=0.02"]
+    args = [a for a in ARGS if asynchronous or not a.startswith("trainer")]
+    run, run_dir, end = (
+        start(environment, tmp_path, *args, *own, "run_dir=run"),
+        tmp_path / "run",
+        time.monotonic() + 100,
+    )
+    while time.monotonic() < end and not (run_dir / "checkpoint.npz").is_file():
+        time.sleep(0.2)
+    for pid in descendants(run.pid):
+        if title(pid).split(b"\0")[0].endswith(process.encode()):
+            os.kill(pid, signal.SIGKILL)
+    _, err = run.communicate(timeout=100)
+    assert run.returncode == 1, err
+    assert re.search(rf"^placekit: the Ray cluster at \S+ died: .*{process}.* is gone\n", err, re.MULTILINE), err
+    assert re.search(
+        r"^  the best so far, .*, is in run; continue with `placekit run resume=run`$", err, re.MULTILINE
+    ), err
+    assert json.loads((run_dir / "result.json").read_text())["status"] == "failed"
+    assert (run_dir / "placement.json").is_file()
+
+    out, err = (again := start(environment, tmp_path, "resume=run")).communicate(timeout=120)
+    assert again.returncode == 0, out + err
+    assert json.loads((run_dir / "result.json").read_text())["evaluations"] == 300

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from placekit_core import ImporterError
+from placekit_core import ImporterError, check_weights
 from placekit_torch import experts
 from placekit_torch.factory import Builder, Given
 from placekit_torch.fake_parameters import construct, converting
@@ -64,6 +64,7 @@ class Captured:
         together: kernels that belong on the device of a source, by its name: they extend a cache of keys or values.
         constants: values of the sources that are constants in the module's code.
         operations: number of operations in the traced graph, without dead code.
+        unsplit: paths of the modules that their authors want on one device.
     """
 
     graph: torch.fx.Graph
@@ -73,6 +74,7 @@ class Captured:
     together: dict[str, torch.fx.Node] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     operations: int = 0
+    unsplit: list[str] = field(default_factory=list)
 
 
 class _Whole(torch.nn.Module):
@@ -196,6 +198,8 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
     with quiet(), kept_random_states(), converting():
         torch.manual_seed(seed)
         step = to_fake(_built(builder, fake, chosen.tracer, name), fake, name)
+        weights = {id(t): t for t in (*step.module.parameters(), *step.module.buffers())}.values()
+        check_weights(name, sum(t.numel() * t.element_size() for t in weights))
         step.module.train(mode == "train")
         for part, key, _, tensor in list(plain_tensors(step.module)):  # otherwise constants without a value
             delattr(part, key)
@@ -212,7 +216,15 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         _warn_of_specialised(fake, name)
         if any(n.op == "call_function" and base_name(n.target) in experts.NAMES for n in joint.graph.nodes):
             warnings.warn(f"{name}: {experts.NOTE}", stacklevel=2)
-        return _assemble(joint, whole, mode, update)
+        captured = _assemble(joint, whole, mode, update)
+        captured.unsplit = _unsplit(step.module)
+        return captured
+
+
+def _unsplit(module: torch.nn.Module) -> list[str]:
+    """The modules of the classes that a model of transformers or diffusers, or a part of it, names in `_no_split_modules`."""
+    classes = {c for m in module.modules() for c in (getattr(m, "_no_split_modules", None) or ())}
+    return [path for path, m in module.named_modules() if type(m).__name__ in classes]
 
 
 def _built(builder: Builder, fake: TraceMode, tracer: str, name: str) -> Step:

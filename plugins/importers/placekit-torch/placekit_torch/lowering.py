@@ -91,6 +91,7 @@ class _Lowering:
             builder.columns["launches"] = np.asarray(self.launches)
         builder.attributes = {
             **attributes,
+            **({"unsplit": captured.unsplit} if captured.unsplit else {}),
             "traced_operations": captured.operations,
             "kernels": len(self.kernels),
             "views": len(self.nodes) - len(self.kernels),

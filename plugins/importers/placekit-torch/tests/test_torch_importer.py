@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from placekit_testing.sequential import run_sequential
-from placekit_torch import TorchOptions, import_module
+from placekit_torch import Step, TorchOptions, capture as capturing, import_module
 from placekit_torch.importer import TorchImporter
 from torch import Tensor, nn
 
-from placekit_core import ImporterError
+from placekit_core import ClusterError, ImporterError, NothingFits, load_cluster, place
+from placekit_core.run.config import conf_dir
 
 MODEL = """
 import torch
@@ -253,3 +254,31 @@ def test_a_dict_that_is_one_argument() -> None:
     assert "(x) is keyword arguments" in error.value.hint
     assert "(module, (dict,))" in error.value.hint
     import_module(OneDict(3, 3), (inputs,), mode="inference")
+
+
+def test_modules_that_their_model_wants_whole() -> None:
+    class Net(torch.nn.Sequential):
+        _no_split_modules = ("GELU", "Other")
+
+    program = import_module(Net(torch.nn.Linear(4, 4), torch.nn.GELU()), torch.ones(2, 4), mode="inference")
+    assert program.graph.attributes["unsplit"] == ["1"]
+    plain = import_module(torch.nn.Sequential(torch.nn.GELU()), torch.ones(2, 4), mode="inference")
+    assert "unsplit" not in plain.graph.attributes
+
+
+def test_weights_that_do_not_fit_end_the_run_before_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of hundreds of billions of parameters takes minutes to trace."""
+    monkeypatch.setattr(capturing, "trace_joint", lambda *args, **more: pytest.fail("it is traced"))
+    n = 90_000
+    module = nn.Sequential(*(nn.Linear(n, n, device="meta") for _ in range(3)))
+    cluster = load_cluster(conf_dir() / "cluster" / "p100x4.yaml")
+    for mode in ("train", "inference"):
+        with pytest.raises(ClusterError) as caught:
+            place(Step(module, torch.ones(1, n, device="meta")), mode=mode, cluster=cluster)
+        assert "parameters and buffers alone take 90.53 GiB, all devices together have" in caught.value.message
+    monkeypatch.undo()
+    module[1].weight = module[2].weight = module[0].weight  # shared weights count once
+    with pytest.raises(NothingFits):
+        place(
+            Step(module, torch.ones(1, n, device="meta")), mode="inference", cluster=cluster, policy="random", budget=1
+        )

@@ -146,6 +146,24 @@ class TestDeviceMap:
         made = device_map(*placed(graph, by_module(graph, split)), whole=["layers"])
         assert made.devices == {"embed": 0, "layers": 0, "head": 2}
 
+    def test_modules_that_the_models_class_wants_whole(self) -> None:
+        """As the importer of torch modules reads them in `_no_split_modules`."""
+        b = GraphBuilder("net")
+        x = b.source("input.0", 400, op_type="input")
+        for leaf, flops in (("a", 1e9), ("b", 2e9)):
+            w = b.source(f"layers.0.{leaf}.weight", 400, op_type="parameter", module=f"layers.0.{leaf}")
+            [x] = b.add(f"layers.0.{leaf}/mm", inputs=[x, w], outputs=[400], flops=flops, module=f"layers.0.{leaf}")
+        [x] = b.add("head/mm", inputs=[x], outputs=[400], flops=1e9, module="head")
+        split = {"": 0, "layers.0.a": 1, "layers.0.b": 2, "head": 3}
+        graph = b.build()
+        assert device_map(*placed(graph, by_module(graph, split))).devices == {
+            "layers.0.a": 1,
+            "layers.0.b": 2,
+            "head": 3,
+        }
+        graph = graph.replace(attributes={"unsplit": ["layers.0"]})
+        assert device_map(*placed(graph, by_module(graph, split))).devices == {"layers": 2, "head": 3}
+
     def test_what_has_no_modules(self) -> None:
         b = GraphBuilder("numbers")
         b.add("a", outputs=[4])

@@ -54,7 +54,7 @@ def device_map(problem: Problem, placement: Placement, whole: Collection[str] = 
 
     Args:
         problem, placement: what is placed, and how.
-        whole: paths of modules that are not split, such as those of the classes in a transformers model's
+        whole: paths of more modules that are not split, besides those of the classes in a transformers model's
             `_no_split_modules`.
 
     The map covers all parameters and buffers of the graph, and the leaves that compute something without any. If a tensor
@@ -65,7 +65,7 @@ def device_map(problem: Problem, placement: Placement, whole: Collection[str] = 
     names = device_numbers(problem)
     placed = PlacedModules(problem, placement, "a device_map places modules")
     streamed = _put_offloaded_on_cpu(placed)
-    joined = JoinedModules(placed, names, whole)
+    joined = JoinedModules(placed, names, {*whole, *problem.graph.attributes.get("unsplit", ())})
     found = locate(problem.graph, joined.devices)
     entry = [joined.devices[key] if (key := covering(m, joined.devices)) is not None else None for m in placed.modules]
     conflicts, elsewhere = placed.conflicts(names, entry)

@@ -111,8 +111,7 @@ def dispatch(
     devices = problem.cluster.device_names
     if problem.cluster.size == 1:
         return _single(here, problem, names[0])
-    whole = _whole(model)
-    made = fitted(problem, device_map(problem, result.placement, whole))
+    made = fitted(problem, device_map(problem, result.placement))
     candidates = {OURS: _simulated(problem, made.devices)}
     candidates[DEFAULT] = _default(source, options, here, problem)
     missing = [name for name in names if isinstance(name, int) and name >= here.gpus]
@@ -208,12 +207,6 @@ def _single(here: Here, problem: Problem, name: DeviceName) -> tuple[torch.nn.Mo
     return here.model, DispatchReport((device,), {OURS: only}, OURS, True, note)
 
 
-def _whole(model: torch.nn.Module) -> list[str]:
-    """The modules that the model's authors want on one device: `_no_split_modules` of transformers, here and in parts."""
-    classes = {c for m in model.modules() for c in (getattr(m, "_no_split_modules", None) or ())}
-    return [path for path, m in model.named_modules() if type(m).__name__ in classes]
-
-
 def _simulated(problem: Problem, devices: Mapping[str, DeviceName]) -> Candidate:
     """A map as accelerate would run it."""
     try:
@@ -229,7 +222,8 @@ def _default(source: Step, options: Mapping[str, Any], here: Here, problem: Prob
     gpus = {name: bytes_ for name, bytes_ in zip(names, problem.cluster.memory_bytes, strict=True) if name != "cpu"}
     if gpus and max(n for n in gpus if isinstance(n, int)) < here.gpus:
         utils = _accelerate().utils
-        whole = sorted({type(source.module.get_submodule(path)).__name__ for path in _whole(source.module)})
+        paths = problem.graph.attributes.get("unsplit", ())
+        whole = sorted({type(source.module.get_submodule(path)).__name__ for path in paths})
         memory = {n: int(b) for n, b in zip(names, problem.cluster.memory_bytes, strict=True)}
         memory = utils.get_balanced_memory(source.module, max_memory=memory, no_split_module_classes=whole)
         return _simulated(problem, utils.infer_auto_device_map(source.module, memory, no_split_module_classes=whole))
