@@ -82,4 +82,16 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise ValueError(f"it holds a {type(data).__name__}, not a mapping")
     data.pop(_NOTE, None)
-    return data
+    plain: dict[str, Any] = _with_floats(data)
+    return plain
+
+
+def _with_floats(value: Any) -> Any:
+    """`value` with the floats that JSON lacks, which transformers writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, list):
+        return [_with_floats(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"__float__"} and value["__float__"] in ("Infinity", "-Infinity", "NaN"):
+        return float(value["__float__"])
+    return {k: _with_floats(v) for k, v in value.items()}

@@ -521,6 +521,14 @@ def test_the_processor_of_a_folder_makes_the_image(load: Any, tmp_path: Path) ->
     }
 
 
+def test_infinities_as_transformers_writes_them(load: Any) -> None:
+    mamba = {"model_type": "mamba2", "hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 31, "num_heads": 4, "head_dim": 8,
+             "n_groups": 1, "state_size": 4}  # fmt: skip
+    limit = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    one, two = (load({**mamba, **more}, mode="inference", context=8).graph for more in ({}, limit))
+    assert one.fingerprint == two.fingerprint
+
+
 def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
     sizes = {"d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_layers": 1, "decoder_layers": 1}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
