@@ -40,6 +40,8 @@ def network(asked: Asked, source: str) -> Network:
 
 _TEXT = 512
 """Tokens of a prompt for transformers, as in the pipelines of Flux and Wan."""
+_SEEN = 257
+"""Tokens of a picture that CLIP's image encoder outputs: 16 x 16 patches and its class."""
 _VIDEO = (13, 60, 90)
 """Frames, height and width of a compressed video, as of CogVideoX: 49 frames of 480 x 720."""
 _AUTOENCODERS = {
@@ -53,7 +55,7 @@ class _Sizes:
     """Makes up inputs of a transformer: `config`, sequences per step, and the sizes of the samples."""
 
     def __init__(self, config: Any, asked: Asked, dtype: torch.dtype) -> None:
-        self.config, self.batch, self.dtype = config, asked.batch, dtype
+        self.config, self.asked, self.batch, self.dtype = config, asked, asked.batch, dtype
         self.side = asked.image or getattr(config, "sample_size", None) or 128
         frames, height, width = _VIDEO
         self.video = (frames, asked.image or height, asked.image or width)
@@ -101,11 +103,17 @@ class _Sizes:
         }  # fmt: skip
 
     def wan(self) -> dict[str, Any]:
-        """Videos."""
+        """Videos, and for some models what CLIP sees in their first picture, or the first and the last."""
         c = self.config
+        seen = {}
+        if c.image_dim:
+            pictures = 2 if c.pos_embed_seq_len else 1
+            seen["encoder_hidden_states_image"] = self.random(pictures * _SEEN, c.image_dim).view(
+                -1, _SEEN, c.image_dim
+            )
         return {
             "hidden_states": self.random(c.in_channels, *self.video), "timestep": self.time(),
-            "encoder_hidden_states": self.random(_TEXT, c.text_dim),
+            "encoder_hidden_states": self.random(_TEXT, c.text_dim), **seen,
         }  # fmt: skip
 
     def hunyuan(self) -> dict[str, Any]:
@@ -137,11 +145,17 @@ class _Sizes:
         }  # fmt: skip
 
     def cogvideox(self) -> dict[str, Any]:
-        """Videos, frame by frame."""
-        c, (frames, *size) = self.config, self.video
+        """Videos, frame by frame, as many and as large as the configuration says; whole patches of frames."""
+        c, asked, depth = self.config, self.asked.image, self.config.patch_size_t or 1
+        frames = (c.sample_frames - 1) // c.temporal_compression_ratio + 1
+        frames, height, width = frames + -frames % depth, asked or c.sample_height, asked or c.sample_width
+        more: dict[str, Any] = {"ofs": torch.full((self.batch,), 2.0)} if c.ofs_embed_dim else {}
+        if c.use_rotary_positional_embeddings:
+            patches = frames // depth * (height // c.patch_size) * (width // c.patch_size)
+            more["image_rotary_emb"] = tuple(torch.randn(patches, c.attention_head_dim) for _ in range(2))
         return {
-            "hidden_states": self.random(frames, c.in_channels, *size), "timestep": self.time(),
-            "encoder_hidden_states": self.random(c.max_text_seq_length, c.text_embed_dim),
+            "hidden_states": self.random(frames, c.in_channels, height, width), "timestep": self.time(),
+            "encoder_hidden_states": self.random(c.max_text_seq_length, c.text_embed_dim), **more,
         }  # fmt: skip
 
 
@@ -188,8 +202,11 @@ def _trained(model: Any, inputs: dict[str, Any], target: torch.Tensor) -> Step:
 
     def loss(output: Any, target: torch.Tensor) -> torch.Tensor:
         found = output[0]
-        if found.shape[1] > target.shape[1]:  # with the variance, which is learned too, behind the noise
-            found = found[:, : target.shape[1]]
+        if (
+            found.shape != target.shape
+        ):  # the variance, which is learned too, is behind the noise; a first frame is given
+            same = tuple(slice(min(sizes)) for sizes in zip(found.shape, target.shape, strict=True))
+            found, target = found[same], target[same]
         return torch.nn.functional.mse_loss(found, target)
 
     return Step(model, inputs, loss, torch.randn_like(target), lambda p: torch.optim.AdamW(p, lr=1e-4))

@@ -221,7 +221,10 @@ def explain(error: BaseException, what: str) -> tuple[str, str]:
         )
     elif is_data_dependent(error):
         why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
-        hint = f"shapes must be fixed: multiply by the mask, or use torch.where or masked_fill; {_OTHERWISE}"
+        hint = (
+            "shapes must be fixed: multiply by the mask, use torch.where or masked_fill, or import the modules before that line,"
+            f" such as a detector's backbone; {_OTHERWISE}"
+        )
     elif "Expected more than 1 value per channel when training" in first_line(error):
         why = "batch normalisation has one value per channel to take the mean of"
         hint = "train with a larger batch: batch=2"
