@@ -25,11 +25,12 @@ LayerKey = tuple[bool, int]
 
 @dataclass(frozen=True)
 class Kept:
-    """What a layer caches of one token: number of heads, and widths of a key and a value."""
+    """What a layer caches of one token: number of heads, and widths of a key and a value; and of how many tokens it did."""
 
     heads: int
     key: int
     value: int
+    tokens: int
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -61,7 +62,7 @@ class _Recorder(_Layer):  # type: ignore[no-untyped-call]
     kept: Kept | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        self.kept = Kept(key_states.shape[1], key_states.shape[-1], value_states.shape[-1])
+        self.kept = Kept(key_states.shape[1], key_states.shape[-1], value_states.shape[-1], key_states.shape[2])
         return key_states, value_states
 
 
@@ -133,25 +134,29 @@ def windows(config: Any) -> list[int | None]:
     return [each.get("sliding_window") for each in options]
 
 
-def attach(model: Any, kept: Mapping[LayerKey, Kept], *, batch: int, context: int, source: int, filled: bool) -> Any:
+def attach(model: Any, kept: Mapping[LayerKey, Kept], *, batch: int, context: int, filled: bool) -> Any:
     """Give attention modules their buffers, and return the cache that writes to them.
 
-    Self-attention has buffers for `context` tokens, cross-attention for `source`. With `filled`, all but the last of them
-    are there already, and cross-attention is not computed again.
+    Self-attention has buffers for `context` tokens, cross-attention for those that it cached. So has a layer that cached
+    another number than the first did: it attends to pictures. With `filled`, all but the last of them are there already,
+    and cross-attention is not computed again.
     """
     owners = dict(_owners(model))
     window = windows(model.config)
+    text = next((shape.tokens for (cross, _), shape in kept.items() if not cross), 1)
+    context = max(context, text)  # more if pictures stand before the text
     fresh = torch.empty if any(map(is_fake, model.parameters())) else torch.zeros  # fake tensors take no memory
     layers: dict[bool, dict[int, Any]] = {False: {}, True: {}}
     for (cross, i), shape in kept.items():
-        owner = owners.get((cross, i))
+        owner = owners.get((cross, i)) or owners.get((not cross, i))
         if owner is None:
             raise ImporterError(f"{type(model).__name__} has no attention module for layer {i}", "use mode=inference")
         limit = window[i] if not cross and i < len(window) else None
-        tokens = source if cross else min(context, limit or context)
+        seen = cross or shape.tokens != text
+        tokens = shape.tokens if seen else min(context, limit or context)
         for name, width in (("key_cache", shape.key), ("value_cache", shape.value)):
             owner.register_buffer(name, fresh(batch, shape.heads, tokens, width, dtype=model.dtype))
-        if filled and not cross:
+        if filled and not seen:
             owner.register_buffer("cache_slot", torch.tensor([(context - 1) % tokens]))
         layers[cross][i] = _Buffers(owner, context - 1 if filled and not cross else 0, filled)
     own = _cache(layers[False])

@@ -50,7 +50,14 @@ def find(name: str, prefix: str) -> dict[str, Any]:
     )
 
 
-def _cached(name: str, prefix: str) -> Path | None:
+def beside(name: str, prefix: str, file: str) -> dict[str, Any]:
+    """Another file of the model `name`, beside its configuration; {} if there is none. Raises ImporterError."""
+    folder = Path(name.removesuffix("config.json")).expanduser()
+    found = folder / file if os.path.isfile(folder / file) else _cached(name, prefix, file)
+    return {} if found is None else _read(found)
+
+
+def _cached(name: str, prefix: str, file: str = "config.json") -> Path | None:
     """The file in Hugging Face's local cache of earlier downloads, or None."""
     organisation, _, rest = name.partition("/")
     model, _, part = rest.partition("/")
@@ -58,7 +65,7 @@ def _cached(name: str, prefix: str) -> Path | None:
         return None
     hub = library("huggingface_hub", prefix)
     try:
-        found = hub.try_to_load_from_cache(f"{organisation}/{model}", "/".join(filter(None, [part, "config.json"])))
+        found = hub.try_to_load_from_cache(f"{organisation}/{model}", "/".join(filter(None, [part, file])))
     except ValueError:  # not the name of a repository
         return None
     return Path(found) if isinstance(found, str) else None
@@ -75,4 +82,16 @@ def _read(path: Path) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise ValueError(f"it holds a {type(data).__name__}, not a mapping")
     data.pop(_NOTE, None)
-    return data
+    plain: dict[str, Any] = _with_floats(data)
+    return plain
+
+
+def _with_floats(value: Any) -> Any:
+    """`value` with the floats that JSON lacks, which transformers writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, list):
+        return [_with_floats(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"__float__"} and value["__float__"] in ("Infinity", "-Infinity", "NaN"):
+        return float(value["__float__"])
+    return {k: _with_floats(v) for k, v in value.items()}

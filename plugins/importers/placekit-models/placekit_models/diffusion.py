@@ -16,38 +16,25 @@ from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
 
 _PROMPT = {
-    "SD3": 77 + 256,
-    "PixArt": 300,
-    "HunyuanVideo": 256,
-    "LTX": 128,
-    "Sana": 300,
-    "Lumina2": 256,
-    "Mochi": 256,
-    "AuraFlow": 256,
-}
+    "SD3": 77 + 256, "PixArt": 300, "HunyuanVideo": 256, "LTX": 128, "Sana": 300, "Lumina2": 256, "Mochi": 256, "AuraFlow": 256,
+}  # fmt: skip
 """Tokens of a prompt, as in the pipelines of diffusers, by the beginning of the class; elsewhere 512."""
-_WIDTHS = (
+_WIDTHS = [
     "joint_attention_dim",
     "caption_channels",
     "cross_attention_dim",
     "text_embed_dim",
     "text_dim",
     "cap_feat_dim",
-)
+]
 """Where a configuration says how wide a token of a prompt is."""
 _VIDEO = (13, 60, 90)
 """Frames, height and width of a compressed video, as of CogVideoX: 49 frames of 480 x 720."""
+_SEEN = 257
+"""Tokens of a picture that CLIP's image encoder outputs: 16 x 16 patches and its class."""
 _FRAMES = {
-    "Allegro": 8,
-    "Cosmos": 9,
-    "HunyuanVideo": 9,
-    "LTX": 9,
-    "CogVideoX": 9,
-    "Magvit": 9,
-    "Mochi": 7,
-    "Wan": 9,
-    "QwenImage": 1,
-}
+    "Allegro": 8, "Cosmos": 9, "HunyuanVideo": 9, "LTX": 9, "CogVideoX": 9, "Magvit": 9, "Mochi": 7, "Wan": 9, "QwenImage": 1,
+}  # fmt: skip
 """Frames that an autoencoder takes, by what follows `AutoencoderKL`; others take images."""
 
 
@@ -82,10 +69,14 @@ class _Inputs:
         size = asked.image or getattr(config, "sample_size", None) or 128
         self.height, self.width = size if isinstance(size, list | tuple) else (size, size)
         self.frames = 0
+        self.depth = getattr(config, "patch_size_t", None) or 1
         if "3D" in self.name or "num_frames" in self.parameters:
             self.frames, height, width = _VIDEO
+            if hasattr(config, "sample_frames"):
+                self.frames = (config.sample_frames - 1) // config.temporal_compression_ratio + 1
+                height, width = config.sample_height, config.sample_width
             self.height, self.width = asked.image or height, asked.image or width
-            self.frames += self.frames % (getattr(config, "patch_size_t", None) or 1)
+            self.frames += -self.frames % self.depth
         self.prompt = next((n for k, n in _PROMPT.items() if self.name.startswith(k)), 512)
         self.prompt = getattr(config, "max_text_seq_length", self.prompt)
 
@@ -118,13 +109,17 @@ class _Inputs:
             case "encoder_attention_mask" | "encoder_hidden_states_mask":
                 return torch.ones(batch, self.prompt, dtype=torch.bool)
             case "encoder_hidden_states_image" if getattr(c, "image_dim", None) is not None:
-                return self._random(257, c.image_dim)  # of CLIP's largest encoder of images
+                pictures = 2 if getattr(c, "pos_embed_seq_len", None) else 1  # the first, or the first and the last
+                return self._random(pictures * _SEEN, c.image_dim).view(-1, _SEEN, c.image_dim)
+            case "image_rotary_emb" if getattr(c, "use_rotary_positional_embeddings", False):
+                patches = self.frames // self.depth * (height // c.patch_size) * (width // c.patch_size)
+                return tuple(torch.randn(patches, c.attention_head_dim) for _ in range(2))
             case "pooled_projections" if getattr(c, "pooled_projection_dim", None) is not None:
                 return self._random(c.pooled_projection_dim)
             case "guidance" if getattr(c, "guidance_embeds", False):
                 return torch.ones(batch)
             case "ofs" if getattr(c, "ofs_embed_dim", None) is not None:
-                return torch.ones(batch)
+                return torch.full((batch,), 2.0)
             case "img_ids" | "txt_ids":
                 axes = len(getattr(c, "axes_dims_rope", (0, 0, 0)))
                 return torch.zeros(height * width if name == "img_ids" else self.prompt, axes)
@@ -193,8 +188,11 @@ def _trained(model: Any, inputs: dict[str, Any], target: torch.Tensor) -> Step:
 
     def loss(output: Any, target: torch.Tensor) -> torch.Tensor:
         found = output[0]
-        if found.shape[1] > target.shape[1]:  # with the variance, which is learned too, behind the noise
-            found = found[:, : target.shape[1]]
+        if (
+            found.shape != target.shape
+        ):  # the variance, which is learned too, is behind the noise; or a first frame is given
+            same = tuple(slice(min(sizes)) for sizes in zip(found.shape, target.shape, strict=True))
+            found, target = found[same], target[same]
         return torch.nn.functional.mse_loss(found, target)
 
     return Step(model, inputs, loss, torch.randn_like(target), lambda p: torch.optim.AdamW(p, lr=1e-4))

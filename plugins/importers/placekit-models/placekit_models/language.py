@@ -6,18 +6,22 @@ import contextlib
 import copy
 import functools
 import inspect
+import itertools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import torch
 from placekit_torch import Step
 from placekit_torch.error_lines import first_line
-from placekit_torch.tracing import compiling, fake_mode, is_fake, quiet
+from placekit_torch.known_values import TraceMode, numbers_of_tensors
+from placekit_torch.tracing import compiling, fake_mode, is_fake, like, quiet
+from torch._subclasses.fake_tensor import FakeTensor
 
 from placekit_core import ImporterError, unknown
 from placekit_models import configurations
@@ -25,12 +29,15 @@ from placekit_models.experts import routing
 from placekit_models.extras import library
 from placekit_models.network import Mode, Network
 from placekit_models.options import Asked
+from placekit_models.pictures import holder_of_size, needs_pictures, picture, size_of, takes_pictures, tokens_of
 from placekit_models.quantized import INT4, INT8, Storage, quantise, quantised_experts, stored
 
 CONTEXT = 2048
 """Default number of tokens in a sequence, for networks that take as many."""
 _FRAMES, _SAMPLES = 1000, 160_000
 """Ten seconds of sound, as frames of 10 ms and as samples."""
+_SPOKEN = 64
+"""Tokens that are spoken meanwhile."""
 _LIMITS = ("max_position_embeddings", "max_target_positions", "n_positions", "max_sequence_length")
 
 
@@ -56,8 +63,6 @@ class _Model:
 
     def make(self) -> Step:
         """Build the step."""
-        if hasattr(self.config, "vision_config") and self.cls.main_input_name == "input_ids":
-            warnings.warn(f"{self.cls.__name__} takes images, too: this is a step of its text alone", stacklevel=2)
         model = self._build(self.dtype)
         if self.storage is not None:
             quantise(model, self.storage)
@@ -112,13 +117,16 @@ class _Model:
         """What each layer caches of a token; see `placekit_models.cache.record`. Raises ImporterError."""
         from placekit_models.cache import record
 
-        with quiet(), compiling(), fake_mode(), warnings.catch_warnings():
+        mode = fake_mode()
+        with quiet(), compiling(), numbers_of_tensors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model that is placed warns again
             try:
-                inputs = self._inputs() if self.crossed else {"input_ids": self._tokens(1)}
-                if self.crossed:
-                    inputs["decoder_input_ids"] = self._tokens(1)
-                model = self._build(self.dtype)
+                with torch.random.fork_rng(devices=[]):
+                    inputs = self._inputs() if self.crossed or self._beside_text else {"input_ids": self._tokens(1)}
+                    if self.crossed:
+                        inputs["decoder_input_ids"] = self._tokens(1)
+                with mode:
+                    inputs, model = _faked(inputs, mode), self._build(self.dtype)
             except ImporterError:
                 raise
             except Exception as e:  # such as sizes that do not fit, most of which transformers does not check
@@ -126,7 +134,8 @@ class _Model:
                     f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
                 ) from e
             try:
-                return record(model, inputs, cache_argument(self.cls), self.crossed)
+                with mode:
+                    return record(model, inputs, cache_argument(self.cls), self.crossed)
             except (AttributeError, NotImplementedError, TypeError, ValueError, IndexError) as e:
                 what = first_line(e)
                 if getattr(self.cls, "_is_stateful", False):
@@ -147,17 +156,19 @@ class _Model:
         from placekit_models.cache import attach, windows
 
         filled, batch = self.mode == "decode", self.asked.batch
-        cache = attach(model, self.kept, batch=batch, context=self.context, source=self.source, filled=filled)
+        cache = attach(model, self.kept, batch=batch, context=self.context, filled=filled)
         # one token attends to all keys in the cache; a mask would have a column per token of the context, and not of a window
         unmasked = filled and (model.config._attn_implementation == "sdpa" or any(windows(model.config)))
         keywords: dict[str, Any] = {cache_argument(self.cls): cache, "use_cache": True}
         if "logits_to_keep" in inspect.signature(self.cls.forward).parameters:
             keywords["logits_to_keep"] = 1
         if not self.crossed:
-            inputs = {"input_ids": self._tokens(1 if filled else self.context)}
+            inputs = {"input_ids": self._tokens(1)} if filled else self._inputs()
         else:
-            width = getattr(model.config, "d_model", None) or model.config.hidden_size
-            states = {"encoder_outputs": torch.randn(batch, self.source, width, dtype=model.dtype)}
+            text = model.config.get_text_config()
+            width = getattr(text, "d_model", None) or text.hidden_size
+            source = next(shape.tokens for (crosses, _), shape in self.kept.items() if crosses)
+            states = {"encoder_outputs": torch.randn(batch, source, width, dtype=model.dtype)}
             inputs = (states if filled else self._inputs()) | {"decoder_input_ids": self._tokens(1)}
 
         def cached(forward: Callable[..., Any], **given: Any) -> Any:
@@ -166,51 +177,138 @@ class _Model:
             if "encoder_outputs" in given:
                 given["encoder_outputs"] = BaseModelOutput(last_hidden_state=given["encoder_outputs"])
                 given["encoder_outputs"].router_logits = None  # mixtures of experts read it
+                given["encoder_outputs"].attention_mask = None  # Moonshine reads it
             with _no_masks() if unmasked else contextlib.nullcontext():
                 return forward(**given, **keywords).logits
 
         model.__class__ = _subclass(type(model), cached, self.storage)
         return Step(model, inputs)
 
-    @property
-    def source(self) -> int:
-        """Number of tokens that the encoder outputs for cross-attention."""
-        return int(getattr(self.config, "max_source_positions", self.context)) if self.crossed else 0
-
     def _tokens(self, number: int) -> torch.Tensor:
-        config = self.config.get_text_config()
-        return torch.randint(0, config.vocab_size, (self.asked.batch, number))
+        """Random tokens [batch, number], of which none is special in a model that takes pictures: it stands for one."""
+        found = torch.randint(0, self.config.get_text_config().vocab_size, (self.asked.batch, number))
+        if not takes_pictures(self.cls):
+            return found
+        special = {v for k, v in vars(self.config).items() if re.search("token_(id|index)$", k) and isinstance(v, int)}
+        plain = next(i for i in itertools.count() if i not in special)
+        return found.masked_fill(torch.isin(found, torch.tensor(sorted(special))), plain)
+
+    @functools.cached_property
+    def pictures(self) -> tuple[dict[str, torch.Tensor], int]:
+        """What stands for one picture in each sequence, and the tokens of each. Raises ImporterError."""
+        name = self.cls.__name__
+        if not takes_pictures(self.cls):
+            return {}, 0
+        side = self.asked.image or (max(_pair(size_of(self.config) or 224)) if needs_pictures(self.cls) else None)
+        if side is None:
+            if self.mode != "decode" or not hasattr(
+                self.cls, "get_image_features"
+            ):  # else the cache has all positions alike
+                warnings.warn(
+                    f"{name} takes images, too: this is a step of its text alone; image=512 gives each sequence one",
+                    stacklevel=2,
+                )
+            return {}, 0
+        given = picture(self.config, self.cls, self.asked.name, side, self.asked.batch)
+        given = {k: v.to(self.dtype) if v.is_floating_point() else v for k, v in given.items()}
+        if "qformer_input_ids" in inspect.signature(self.cls.forward).parameters:  # the text again, for InstructBLIP
+            queries = self.config.qformer_config
+            sizes = (self.asked.batch, min(self.context, queries.max_position_embeddings))
+            given["qformer_input_ids"] = torch.arange(sizes[1]).expand(sizes) % queries.vocab_size
+        mode = fake_mode()
+        with quiet(), compiling(), mode, numbers_of_tensors(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                tokens = tokens_of(self._build(self.dtype), _faked(given, mode)) // self.asked.batch
+            except Exception as e:
+                raise ImporterError(f"{name} takes no image as {self.asked.name} says: {first_line(e)}") from e
+        if tokens >= self.context:
+            raise ImporterError(
+                f"an image of {side} x {side} is {tokens:,} tokens of {name}, which leave none of context={self.context}",
+                f"give context={tokens + 64} or more, or a smaller image=",
+            )
+        what = f"is {tokens:,} of the {self.context:,} tokens" if tokens else "is read beside the tokens of text"
+        warnings.warn(f"an image of {side} x {side} {what} of each sequence", stacklevel=2)
+        return given, tokens
+
+    @property
+    def _beside_text(self) -> bool:
+        """Whether layers attend to a picture that is no part of the text."""
+        given, tokens = self.pictures
+        return bool(given) and not tokens
+
+    def _with_pictures(self) -> dict[str, torch.Tensor]:
+        """Text with one picture, behind the first token of each sequence."""
+        given, tokens = self.pictures
+        text = self._tokens(self.context)
+        if not given:
+            return {"input_ids": text}
+        takes, config = inspect.signature(self.cls.forward).parameters, self.config
+        where = torch.zeros_like(text)
+        where[:, 1 : 1 + tokens] = 1
+        token = next(
+            (t for k in ("image_token_id", "image_token_index") if (t := getattr(config, k, None)) is not None), None
+        )
+        found = {"input_ids": text if token is None else text.masked_fill(where.bool(), token), **given}
+        for key in ("token_type_ids", "mm_token_type_ids", "image_embeds_position_mask"):
+            if key in takes:
+                found[key] = where
+        if "cross_attention_mask" in takes and "aspect_ratio_mask" in given:  # Mllama: all tokens see all tiles
+            found["cross_attention_mask"] = given["aspect_ratio_mask"][:, None].repeat(1, self.context, 1, 1)
+        return found
 
     def _inputs(self) -> dict[str, torch.Tensor]:
         """Random inputs of the network, without those of a decoder behind an encoder. Raises ImporterError."""
         config, batch = self.config, self.asked.batch
         match self.cls.main_input_name:
+            case _ if takes_pictures(self.cls):
+                return self._with_pictures()
             case "input_ids":
-                return {"input_ids": self._tokens(self.context)}
+                return {"input_ids": self._tokens(self.context), **self._mask()}
             case "pixel_values":
-                vision = getattr(config, "vision_config", None)
-                size = getattr(config, "image_size", None) or getattr(vision, "image_size", None)
-                size = size or self.asked.image or 224
-                height, width = size if isinstance(size, list | tuple) else (size, size)
+                height, width = _pair(size_of(config) or self.asked.image or 224)
                 frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
                 sizes = (batch, *frames, getattr(config, "num_channels", 3), height, width)
                 return {"pixel_values": torch.randn(sizes, dtype=self.dtype)}
-            case "input_features" | "input_values" if (shape := _sound(config)) is not None:
-                return {self.cls.main_input_name: torch.randn(batch, *shape, dtype=self.dtype)}
+            case "input_features" | "input_values":
+                shape = _sound(config)
+                sound = {self.cls.main_input_name: torch.randn(batch, *shape, dtype=self.dtype)}
+                if self.mode == "train" and "ForCTC" in self.cls.__name__ and len(shape) == 2:  # for the lengths
+                    sound["attention_mask"] = torch.ones(batch, shape[0], dtype=torch.long)
+                return sound
+            case "flattened_patches":
+                return picture(config, self.cls, self.asked.name, self.asked.image or 512, batch)
             case other:
                 raise ImporterError(
                     f"{self.cls.__name__} takes {other!r}, which placekit cannot make up",
                     "write a function that returns a placekit_torch.Step, and give model=FILE.py:FUNCTION",
                 )
 
+    def _mask(self) -> dict[str, torch.Tensor]:
+        """A mask of all tokens, for encoders that make none themselves while they are compiled, and need one."""
+        needed = self.config.model_type in ("longt5", "switch_transformers", "pop2piano")
+        return {"attention_mask": torch.ones(self.asked.batch, self.context, dtype=torch.long)} if needed else {}
+
     def _labels(self) -> dict[str, torch.Tensor]:
         """Random labels, with which the network computes its loss. Raises ImporterError."""
         name, batch = self.cls.__name__, self.asked.batch
         if "labels" not in inspect.signature(self.cls.forward).parameters:
+            heads = _with_loss(self.config)
+            own = f', or name a class with a head in its config.json: "architectures": ["{heads[0]}"]' if heads else ""
+            more = f" (or {', '.join(heads[1:])})" if heads[1:] else ""
+            raise ImporterError(f"{name} computes no loss", f"use mode=inference{own}{more}")
+        if "SemanticSegmentation" in name:
+            size = self._inputs()["pixel_values"].shape[-2:]
+            return {"labels": torch.randint(0, self.config.num_labels, (batch, *size))}
+        if re.search("Detection|Segmentation", name):
             raise ImporterError(
-                f"{name} computes no loss", "use mode=inference, or a class with a head: `architectures`"
+                f"the loss of {name} matches objects to targets, of which each image has another number",
+                "use mode=inference, or write a function with a loss of fixed shapes: model=FILE.py:FUNCTION",
             )
-        if self.cls.main_input_name == "pixel_values" or "SequenceClassification" in name:
+        if "ForCTC" in name:
+            return {"labels": self._tokens(self.asked.context or _SPOKEN)}
+        images = self.cls.main_input_name == "pixel_values" and not self.cls.can_generate()
+        if images or re.search("(Sequence|Audio|Video)Classification", name):
             return {"labels": torch.randint(0, self.config.num_labels, (batch,))}
         if "TokenClassification" in name:
             return {"labels": torch.randint(0, self.config.num_labels, (batch, self.context))}
@@ -225,20 +323,22 @@ def network(asked: Asked, source: str) -> Network:
     storage = {"int8": INT8, "int4": INT4}[asked.weights] if asked.weights else stored(quantization)
     config = _config(data, asked)
     cls = _architecture(config)
-    generates = bool(cls.can_generate()) and cls.main_input_name in ("input_ids", "input_features")
+    if asked.image is not None and not takes_pictures(cls) and (holder := holder_of_size(config)) is not None:
+        holder.image_size = asked.image
+    crossed = bool(getattr(config, "is_encoder_decoder", False))
+    generates = bool(cls.can_generate()) and (crossed or cls.main_input_name == "input_ids") and not needs_pictures(cls)
     mode = asked.mode or ("decode" if generates else "inference")
     if mode in ("prefill", "decode") and not generates:
-        raise ImporterError(
-            f"{cls.__name__} generates no text, so it has no mode={mode}", "use mode=inference or train"
-        )
+        why = "reads its image in every call" if needs_pictures(cls) else "generates no text"
+        raise ImporterError(f"{cls.__name__} {why}, so it has no mode={mode}", "use mode=inference or train")
     if mode == "train" and storage is not None:
         raise ImporterError(
             f"weights of {storage.bits} bits are not trained", "leave out `weights`, or use another mode"
         )
-    crossed = bool(getattr(config, "is_encoder_decoder", False))
     model = _Model(config, cls, mode, asked, generates, crossed, _context(config, asked, cls), storage)
+    _ = model.pictures  # computed here: inside the tracer's modes these would take ten times as long
     if mode in ("prefill", "decode"):
-        _ = model.kept  # computed here: inside the tracer's modes it would take ten times as long
+        _ = model.kept
     name = asked.name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
     if name.strip(".") in ("", "config.json"):  # a folder relative to the current one
         name = Path(asked.name.removesuffix("config.json")).resolve().name
@@ -259,8 +359,6 @@ def _config(data: dict[str, Any], asked: Asked) -> Any:
         error = unknown("model_type", str(kind), CONFIG_MAPPING.keys(), ImporterError)
         own = "; code that comes with a model is never run" if "auto_map" in data else ""
         raise ImporterError(f"{asked.name}: {error.message} in this transformers{own}", error.hint)
-    if asked.image is not None:
-        values["image_size"] = asked.image
     try:
         return AutoConfig.for_model(kind, **values)
     except Exception as e:
@@ -280,8 +378,8 @@ def _architecture(config: Any) -> Any:
         auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
         auto.MODEL_FOR_MASKED_LM_MAPPING,
-        auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING,
         auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
         auto.MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING,
         auto.MODEL_MAPPING,
@@ -292,8 +390,21 @@ def _architecture(config: Any) -> Any:
     raise ImporterError(f"transformers has no network for {config.model_type!r}", "name its class in `architectures`")
 
 
-def _sound(config: Any) -> tuple[int, ...] | None:
-    """The shape of an input of sound, without the batch: features by frame, or samples; None if it is not known."""
+def _faked(given: dict[str, torch.Tensor], mode: TraceMode) -> dict[str, torch.Tensor]:
+    """Fake tensors for inputs, with the values of integers."""
+    found = {k: like(v, mode) for k, v in given.items()}
+    for k, v in given.items():
+        mode.know(cast(FakeTensor, found[k]), v)
+    return found
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return height, width
+
+
+def _sound(config: Any) -> tuple[int, ...]:
+    """The shape of an input of sound, without the batch: features by frame, or samples."""
     encoder = getattr(config, "encoder_config", config)
     bins = getattr(encoder, "num_mel_bins", None)
     positions, features = (getattr(config, k, None) for k in ("max_source_positions", "input_feat_per_channel"))
@@ -304,7 +415,7 @@ def _sound(config: Any) -> tuple[int, ...] | None:
     width = bins or getattr(config, "feature_projection_input_dim", None)
     if width:
         return getattr(config, "max_length", None) or _FRAMES, width
-    return (_SAMPLES,) if getattr(config, "conv_stride", None) else None
+    return (_SAMPLES,)
 
 
 def _context(config: Any, asked: Asked, cls: Any) -> int:
@@ -315,7 +426,7 @@ def _context(config: Any, asked: Asked, cls: Any) -> int:
         hasattr(c, "create_position_ids_from_input_ids") for c in vars(sys.modules[cls.__module__]).values()
     ):
         limit -= (text.pad_token_id or 0) + 1  # as in RoBERTa, whose positions are counted from behind that of padding
-    if cls.main_input_name == "pixel_values":
+    if cls.main_input_name == "pixel_values" and not cls.can_generate():
         if asked.context is not None:
             raise ImporterError(f"{cls.__name__} takes images, so it has no context", "leave out context=")
         return 0
@@ -325,6 +436,16 @@ def _context(config: Any, asked: Asked, cls: Any) -> int:
             "a longer one is a change of its config.json (positions), in a folder of your own",
         )
     return asked.context or min(CONTEXT, limit or CONTEXT)
+
+
+def _with_loss(config: Any) -> list[str]:
+    """Names of classes for a configuration that compute a loss for labels that placekit can make up."""
+    from transformers.models.auto import modeling_auto as auto
+
+    heads: tuple[str, ...] = ("CTC", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "IMAGE_CLASSIFICATION")
+    heads += ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION")
+    found = [m[type(config)] for h in heads if type(config) in (m := getattr(auto, f"MODEL_FOR_{h}_MAPPING"))]
+    return list(dict.fromkeys((f[0] if isinstance(f, tuple) else f).__name__ for f in found))
 
 
 def cache_argument(cls: Any) -> str:

@@ -40,7 +40,9 @@ class ModelOptions(Kernels):
         None,
         description="storage of the weights of linear layers and experts; null: that of the configuration, else dtype",
     )
-    image: int | None = Field(None, ge=1, description="height and width of images; null: those of the network")
+    image: int | None = Field(
+        None, ge=1, description="height and width of images; null: those of the network, and none beside text"
+    )
     seed: int = Field(0, ge=0, description="seed of weights and inputs when it is executed")
 
 

@@ -18,7 +18,7 @@ from placekit_testing.sequential import run_sequential
 from placekit_torch import Step
 from torch.utils.flop_counter import FlopCounterMode
 
-from placekit_core import Graph, Importer, ImporterError, Program, load_programs
+from placekit_core import PHASES, Graph, Importer, ImporterError, Program, load_programs
 
 pytest.importorskip("transformers")
 from placekit_models.language import network
@@ -93,9 +93,9 @@ def load(tmp_path: Path) -> Any:
     return loaded
 
 
-def made(folder: Path, mode: Any, batch: int = 1, context: int = 8) -> Step:
+def made(folder: Path, mode: Any, batch: int = 1, context: int = 8, image: int | None = None) -> Step:
     """The step of the configuration in a folder, with real weights."""
-    asked = Asked(name=str(folder), mode=mode, batch=batch, context=context, dtype=None, weights=None, image=None)
+    asked = Asked(name=str(folder), mode=mode, batch=batch, context=context, dtype=None, weights=None, image=image)
     step = network(asked, "hf").make()
     assert isinstance(step, Step)
     return step
@@ -404,8 +404,129 @@ def test_inputs_have_the_sizes_that_networks_take(load: Any, config: dict[str, A
 
 @pytest.mark.parametrize("mode", ["prefill", "inference"])
 def test_text_of_a_network_that_takes_images_is_placed_with_a_note(load: Any, mode: str) -> None:
-    with pytest.warns(UserWarning, match="takes images, too: this is a step of its text alone"):
-        load(GEMMA_AND_IMAGES, mode=mode, context=4)
+    with pytest.warns(UserWarning, match="takes images, too: this is a step of its text alone; image=512 gives"):
+        graph = load(GEMMA_AND_IMAGES, mode=mode, context=4).graph
+    assert not named(graph, "pixel_values")
+
+
+TEXT: dict[str, Any] = {**LLAMA, "max_position_embeddings": 128}
+GEMMA_SEES = {
+    **GEMMA_AND_IMAGES,
+    "text_config": {**TEXT, "model_type": "gemma3_text"},
+    "image_token_index": 50,
+    "boi_token_index": 51,
+    "eoi_token_index": 52,
+}
+VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+          "image_size": 16, "patch_size": 4}  # fmt: skip
+LLAVA: dict[str, Any] = {
+    "model_type": "llava", "text_config": TEXT, "image_token_index": 50,
+    "vision_config": {**VISION, "model_type": "clip_vision_model", "projection_dim": 8, "num_hidden_layers": 2},
+}  # fmt: skip
+IDEFICS = {
+    "model_type": "idefics3",
+    "text_config": TEXT,
+    "image_token_id": 50,
+    "scale_factor": 2,
+    "vision_config": VISION,
+}
+QWEN = {
+    "model_type": "qwen2_5_vl", "image_token_id": 50, "video_token_id": 51, "vision_start_token_id": 52,
+    "vision_end_token_id": 53,
+    "text_config": {**TEXT, "model_type": "qwen2_5_vl_text",
+                    "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}},
+    "vision_config": {"hidden_size": 32, "depth": 2, "num_heads": 2, "intermediate_size": 24, "out_hidden_size": 32,
+                      "fullatt_block_indexes": [1]},
+}  # fmt: skip
+MLLAMA = {
+    "model_type": "mllama", "image_token_index": 50,
+    "text_config": {**TEXT, "model_type": "mllama_text_model", "num_hidden_layers": 3, "cross_attention_layers": [1],
+                    "pad_token_id": 0, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_global_layers": 1,
+                      "attention_heads": 2, "image_size": 16, "patch_size": 4, "vision_output_dim": 48,
+                      "intermediate_layers_indices": [0, 1]},
+}  # fmt: skip
+BLIP2 = {
+    "model_type": "blip-2", "num_query_tokens": 3, "image_token_index": 50, "vision_config": VISION,
+    "architectures": ["Blip2ForConditionalGeneration"],
+    "text_config": {"model_type": "opt", "vocab_size": 61, "hidden_size": 32, "ffn_dim": 24, "num_hidden_layers": 1,
+                    "num_attention_heads": 2, "word_embed_proj_dim": 32},
+    "qformer_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "encoder_hidden_size": 16},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens", "pixels"),
+    [
+        (LLAVA, 16, 3 * 16 * 16),  # patches of 4 x 4, of the image that is made 16 x 16
+        (GEMMA_SEES, 4, 3 * 16 * 16),
+        (
+            QWEN,
+            4,
+            4 * 2 * 3 * 14 * 14 * 4,
+        ),  # 56 x 56: two patches of 14 side by side become a token, and two frames a patch
+        (IDEFICS, 4 * 17, 17 * 3 * 16 * 16),  # 4 x 4 tiles of 16 x 16, and the whole
+        (BLIP2, 3, 3 * 16 * 16),
+    ],
+    ids=["llava", "gemma", "qwen", "idefics", "blip2"],
+)
+def test_an_image_is_tokens_of_its_sequence(load: Any, config: dict[str, Any], tokens: int, pixels: int) -> None:
+    with pytest.warns(UserWarning, match=f"an image of 56 x 56 is {tokens} of the 72 tokens of each sequence"):
+        graph = load({**config, "dtype": "float32"}, mode="inference", batch=2, context=72, image=56).graph
+    assert named(graph, "pixel_values") == {"input.pixel_values": 2 * pixels * 4}
+    assert named(graph, "input_ids") == {"input.input_ids": 2 * 72 * 8}
+    with pytest.raises(ImporterError, match=rf"is {tokens} tokens of .*\n  give context={tokens + 64} or more"):
+        load(config, mode="inference", context=tokens, image=56)
+
+
+@pytest.mark.parametrize("config", [QWEN, LLAVA, IDEFICS, MLLAMA], ids=["qwen", "llava", "idefics", "mllama"])
+def test_a_step_with_an_image_computes_what_transformers_does(
+    load: Any, config: dict[str, Any], tmp_path: Path
+) -> None:
+    program = load({**config, "dtype": "float32"}, mode="prefill", context=72, image=56)
+    assert program.executable is not None
+    _, results = run_sequential(program, program.executable.initial())
+    torch.manual_seed(0)
+    step = made(tmp_path, "prefill", context=72, image=56)
+    with torch.no_grad():
+        expected = step.module.eval()(**step.inputs)
+    torch.testing.assert_close(next(iter(results.values())), expected)
+
+
+def test_a_decoded_token_reads_the_image_in_the_cache(load: Any) -> None:
+    text, seen = (load(LLAVA, mode="decode", context=60, **more).graph for more in ({}, {"image": 56}))
+    assert text.fingerprint == seen.fingerprint
+    blind, seen = (load(MLLAMA, mode="decode", context=60, **more).graph for more in ({}, {"image": 56}))
+    kept = [b // (2 * 8 * 4) for b in named(seen, "key_cache").values()]
+    assert kept == [60, 4 * (16 + 1), 60]  # keys of the image beside those of text: 4 tiles of 16 patches and a class
+    assert len(named(blind, "key_cache")) == 2
+    with pytest.raises(ImporterError, match="reads its image in every call, so it has no mode=decode"):
+        load(BLIP2, mode="decode")
+
+
+def test_a_training_step_with_an_image_trains_its_encoder(load: Any) -> None:
+    graph = load(QWEN, mode="train", context=40, image=56).graph
+    backward = {m for m, phase in zip(graph.module, graph.phase, strict=True) if phase == PHASES.index("backward")}
+    assert "model.visual.blocks.0.mlp.up_proj" in backward
+
+
+def test_the_processor_of_a_folder_makes_the_image(load: Any, tmp_path: Path) -> None:
+    settings = {"image_processor_type": "LlavaImageProcessor", "size": {"shortest_edge": 8}, "do_pad": False,
+                "crop_size": {"height": 8, "width": 8}}  # fmt: skip
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    small = {**LLAVA, "vision_config": {**LLAVA["vision_config"], "image_size": 8}}
+    assert named(load(small, mode="inference", context=9, image=56).graph, "pixel_values") == {
+        "input.pixel_values": 3 * 8 * 8 * 4
+    }
+
+
+def test_infinities_as_transformers_writes_them(load: Any) -> None:
+    mamba = {"model_type": "mamba2", "hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 31, "num_heads": 4, "head_dim": 8,
+             "n_groups": 1, "state_size": 4}  # fmt: skip
+    limit = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    one, two = (load({**mamba, **more}, mode="inference", context=8).graph for more in ({}, limit))
+    assert one.fingerprint == two.fingerprint
 
 
 def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:

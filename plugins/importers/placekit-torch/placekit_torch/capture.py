@@ -281,7 +281,7 @@ def _assemble(joint: Joint, whole: _Whole, mode: Mode, update: Optimizer | None)
     for node in graph.nodes:
         if node.op == "call_function":
             node.meta["phase"] = "backward" if node.meta.get("partitioner_tag") == "is_backward" else "forward"
-    for buffer, node in joint.new_buffers.items():
+    for buffer, node in (joint.new_buffers | joint.new_parameters).items():
         captured.updates[own_name(buffer)] = node
     _keep_caches(captured, joint, whole)
     if mode == "inference":

@@ -65,6 +65,7 @@ class Joint:
         constants: `get_attr` nodes by name, and their values.
         gradients: nodes by parameter name; a parameter without gradient is missing.
         new_buffers: new values of the buffers that the step changes.
+        new_parameters: those of the parameters that the forward pass changes (`weight.data.clamp_(-1, 1)`), by name.
         new_inputs: new values of the inputs that the step changes, by position.
         outputs: the outputs of the module, flattened.
     """
@@ -76,6 +77,7 @@ class Joint:
     constants: dict[str, tuple[torch.fx.Node, torch.Tensor]] = field(default_factory=dict)
     gradients: dict[str, torch.fx.Node] = field(default_factory=dict)
     new_buffers: dict[str, torch.fx.Node] = field(default_factory=dict)
+    new_parameters: dict[str, torch.fx.Node] = field(default_factory=dict)
     new_inputs: dict[int, torch.fx.Node] = field(default_factory=dict)
     outputs: list[torch.fx.Node | None] = field(default_factory=list)
 
@@ -98,10 +100,13 @@ def merge_tied(joint: Joint, names: Names) -> None:
 
     As in autograd, gradients are summed in the order of the backward pass.
     """
+    changed = joint.new_buffers | joint.new_parameters
+    for first, *others in (*names.buffers, *names.parameters):
+        for name in others:
+            if name in changed or first in changed:
+                raise ImporterError(f"{first!r} and {name!r} are one tensor, which the forward pass changes")
     for first, *others in names.buffers:
         for name in others:
-            if name in joint.new_buffers or first in joint.new_buffers:
-                raise ImporterError(f"buffers {first!r} and {name!r} are one tensor, which the forward pass changes")
             _merge(joint, joint.buffers, first, name)
     place = {node: i for i, node in enumerate(joint.graph.nodes)}
     for tied in names.parameters:

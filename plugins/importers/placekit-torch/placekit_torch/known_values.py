@@ -13,6 +13,7 @@ import math
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.utils._pytree as pytree
@@ -35,6 +36,7 @@ _CREATED = frozenset(
     getattr(_aten, name)
     for name in ("arange", "full", "zeros", "ones", "scalar_tensor", "linspace", "eye", "tril_indices", "triu_indices")
 )
+_SAME = frozenset([_aten.full, _aten.zeros, _aten.ones])
 _FILLED = {_aten.zeros_like: 0, _aten.ones_like: 1, _aten.new_zeros: 0, _aten.new_ones: 1}
 _FILLED |= {_aten.empty: 0, _aten.new_empty: 0, _aten.empty_like: 0}  # each is written before it is read
 _COMPARED = frozenset([_aten.lt, _aten.le, _aten.gt, _aten.ge])
@@ -48,8 +50,9 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
     known, within the limits `_LARGE` and `_MEMORY`.
 
     Some values are assumed. A single random number is almost 1, so that LayerDrop (`if torch.rand([]) < rate: skip`) keeps
-    every layer. All numbers are finite, so that `if not torch.isfinite(x).all()` has an answer. `topk` and `argmax` return
-    positions in turn, so that a router's experts get equal loads.
+    every layer. All numbers are finite, so that `if not torch.isfinite(x).all()` has an answer. No number is exactly
+    0, so that `images[(images != 0).any(1)]` keeps all. `topk` and `argmax` return positions in turn, so that a router's
+    experts get equal loads.
 
     Attributes:
         routed: lines that read values computed from the assumed positions of `topk` and `argmax`.
@@ -83,6 +86,8 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             return super().__torch_dispatch__(op, types, args, kwargs)
         _refuse_sparse(op)
         self._note(op, args)
+        if getattr(op, "_overloadpacket", None) is _aten._ctc_loss:
+            return self._ctc_loss(*args)
         if op is _aten.index.Tensor and not self.values:
             args = self._with_positions(*args)
         with self._without_values(op, args, kwargs):
@@ -130,6 +135,12 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             else:
                 found.append(index)
         return tensor, found
+
+    def _ctc_loss(self, scores: Any, targets: Any, frames: Any, lengths: Any, *others: Any) -> tuple[Any, Any]:
+        """The results' shapes, of which torch knows none: losses, and [batch, frames, 2 x longest target + 1]."""
+        known = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+        batch = len(known)
+        return scores.new_empty(batch), scores.new_empty(batch, scores.shape[0], 2 * max(known) + 1)
 
     @contextlib.contextmanager
     def _without_values(self, op: Any, args: Any, kwargs: Any) -> Iterator[None]:
@@ -195,12 +206,17 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
             if packet is _aten.rand and result.numel() == 1 and result.device.type == "cpu":
                 self.give(result, torch.full(result.shape, 1 - 2**-11, dtype=result.dtype))
                 self._numbers[id(result.constant)] = result.constant
-            elif (answer := _if_finite(packet, args)) is not None:
+            elif (answer := _if_usual(packet, args)) is not None:
                 with no_dispatch():
                     self.give(result, torch.full((), answer).expand(result.shape))
+                if packet in (_aten.eq, _aten.ne) and args[1] is not args[0] and args[1] == 0:
+                    self._inputs[result] = None
             elif packet in _CREATED and result.numel() <= _SMALL and result.device.type == "cpu":
                 with no_dispatch():
                     self.give(result, op(*args, **kwargs))
+            elif packet in _SAME and not _is_real(result) and result.device.type == "cpu":
+                with no_dispatch():
+                    self.give(result, op([], *args[1:], **kwargs).expand(result.shape))
             elif packet in _FILLED and not _is_real(result) and self._may_keep([result]):
                 with no_dispatch():
                     self.give(result, torch.full(result.shape, _FILLED[packet], dtype=result.dtype))
@@ -251,14 +267,35 @@ def _is_real(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _if_finite(packet: Any, args: Any) -> bool | None:
-    """The answer of `isfinite`, `isinf`, `isnan` or a comparison inside them; None for other operators."""
+def _if_usual(packet: Any, args: Any) -> bool | None:
+    """The answer of `isfinite`, `isinf`, `isnan`, a comparison inside them, or with 0; None for others, and known numbers."""
+    if args and isinstance(args[0], FakeTensor) and args[0].constant is not None:
+        return None
     if packet in (_aten.isnan, _aten.isinf):
         return False
     if packet not in (_aten.eq, _aten.ne) or not isinstance(args[0], FakeTensor) or not args[0].is_floating_point():
         return None
     same = args[0] is args[1]
-    return (packet is _aten.eq) == same if same or (isinstance(args[1], float) and math.isinf(args[1])) else None
+    rare = isinstance(args[1], float | int) and (args[1] == 0 or math.isinf(args[1]))
+    return (packet is _aten.eq) == same if same or rare else None
+
+
+@contextlib.contextmanager
+def numbers_of_tensors() -> Iterator[None]:
+    """Let `torch.tensor([t, ...])` ask single fake tensors for their values; it would read memory that they do not have."""
+    original = torch.tensor
+
+    def plain(data: Any) -> Any:
+        if isinstance(data, list | tuple):
+            return [plain(part) for part in data]
+        lazy = isinstance(data, torch.Tensor) and type(data) is not torch.Tensor and data.numel() == 1
+        return data.item() if lazy else data
+
+    def tensor(data: Any, **options: Any) -> torch.Tensor:
+        return original(plain(data) if isinstance(data, list | tuple) else data, **options)
+
+    with mock.patch.object(torch, "tensor", tensor):
+        yield
 
 
 def _is_plain_index(op: Any, args: Any) -> bool:

@@ -131,7 +131,7 @@ def has_layout_of(node: torch.fx.Node, other: torch.fx.Node) -> bool:
 def _append(
     joint: Joint, update: Update, parameter: str, updates: dict[str, torch.fx.Node]
 ) -> Iterator[tuple[str, str, torch.fx.Node, float]]:
-    graph, node = joint.graph, joint.parameters[parameter]
+    graph, node = joint.graph, joint.new_parameters.get(parameter, joint.parameters[parameter])
     own = own_name(parameter)
     tag = {TAG: outside_calls(own.rpartition(".")[0])}
     first = next(iter(graph.nodes))

@@ -36,8 +36,8 @@ from placekit_core import ImporterError, report_progress
 from placekit_torch.autocast import autocasting
 from placekit_torch.checkpointing import recorded
 from placekit_torch.error_lines import first_line, user_line
-from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, own_name, start_backward
-from placekit_torch.known_values import TraceMode
+from placekit_torch.joint import ALIAS, TAG, Joint, Names, Tag, merge_tied, start_backward
+from placekit_torch.known_values import TraceMode, numbers_of_tensors
 from placekit_torch.operators import tensors
 from placekit_torch.shortcuts import shortcuts
 
@@ -171,6 +171,7 @@ def tracing(mode: FakeTensorMode) -> Iterator[contextlib.ExitStack]:
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False))  # else nn.LSTM may become one operation
         stack.enter_context(mode)
         stack.enter_context(shortcuts())
+        stack.enter_context(numbers_of_tensors())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(_kernels_of_eager_mode())
         stack.enter_context(recorded())
@@ -228,7 +229,10 @@ def explain(error: BaseException, what: str) -> tuple[str, str]:
         )
     elif is_data_dependent(error):
         why = "the shape of a result depends on data (a boolean mask, nonzero, unique)"
-        hint = f"shapes must be fixed: multiply by the mask, or use torch.where or masked_fill; {_OTHERWISE}"
+        hint = (
+            "shapes must be fixed: multiply by the mask, use torch.where or masked_fill, or import the modules before that line,"
+            f" such as a detector's backbone; {_OTHERWISE}"
+        )
     elif "Expected more than 1 value per channel when training" in first_line(error):
         why = "batch normalisation has one value per channel to take the mean of"
         hint = "train with a larger batch: batch=2"
@@ -277,10 +281,7 @@ def _read(traced: torch.fx.GraphModule, names: Names, name: str) -> Joint:
             case aot.InputMutationAOTOutput(mutated_input=aot.BufferAOTInput(target=target)):
                 joint.new_buffers[target] = value
             case aot.InputMutationAOTOutput(mutated_input=aot.ParamAOTInput(target=target)):
-                raise ImporterError(
-                    f"the forward pass of {name} changes its parameter {own_name(target)!r} in place",
-                    "register values that the forward pass changes as buffers",
-                )
+                joint.new_parameters[target] = value
             case aot.InputMutationAOTOutput(mutated_input=aot.PlainAOTInput(idx=index)):
                 joint.new_inputs[index] = value
             case aot.PlainAOTOutput():

@@ -214,8 +214,21 @@ def test_changing_a_parameter_in_the_forward_pass() -> None:
                 self.weight.clamp_(-1, 1)
             return super().forward(x)
 
-    with pytest.raises(ImporterError, match="changes its parameter 'weight' in place"):
-        import_module(Clamped(3, 3), torch.randn(2, 3), loss=lambda y: y.sum())
+    module, x = Clamped(3, 3), torch.randn(2, 3)
+    with torch.no_grad():
+        module.weight.mul_(9)
+    program = import_module(module, x, loss=lambda y: y.square().sum(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+    assert program.executable is not None
+    after, _ = run_sequential(program, program.executable.initial())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    module(x).square().sum().backward()
+    optimizer.step()
+    [weight] = program.graph.outputs(program.graph.op_name.index("weight"))
+    torch.testing.assert_close(after[weight], module.weight.detach())
+    tied = nn.Sequential(Clamped(3, 3), nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ImporterError, match="are one tensor, which the forward pass changes"):
+        import_module(tied, x, loss=lambda y: y.sum())
 
 
 def test_lazy_modules_and_things_that_are_no_modules() -> None:
