@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -22,7 +23,7 @@ from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.units import mebibytes
 
 Scalar = TypeVar("Scalar", bound=np.generic)
-_machines: list[Cluster | None] = []  # of the blocks `importing_for`, the innermost last
+_machine: ContextVar[Cluster | None] = ContextVar("machine", default=None)  # that a run imports for
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,18 +171,18 @@ def check_weights(name: str, bytes_: float) -> None:
 
     Importers that take long call it as soon as they know the bytes. It does nothing where the machine is not known yet.
     """
-    if _machines and _machines[-1] is not None:
-        _refuse_larger(name, "parameters and buffers alone take", bytes_, _machines[-1])
+    if (machine := _machine.get()) is not None:
+        _refuse_larger(name, "parameters and buffers alone take", bytes_, machine)
 
 
 @contextlib.contextmanager
 def importing_for(cluster: Cluster | None) -> Iterator[None]:
     """Within the block, `check_weights` compares with this machine."""
-    _machines.append(cluster)
+    token = _machine.set(cluster)
     try:
         yield
     finally:
-        _machines.pop()
+        _machine.reset(token)
 
 
 def _refuse_larger(name: str, what: str, need: float, cluster: Cluster) -> None:
