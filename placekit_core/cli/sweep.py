@@ -20,7 +20,7 @@ from placekit_core.contracts.errors import BusyError, ConfigError, PlacekitError
 from placekit_core.contracts.files import FileModel, Folder, Model, read_json, write_json
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Summary
-from placekit_core.run import run_directory as results
+from placekit_core.run import run_directory as results, terminal
 from placekit_core.run.assembly import Assembly, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
@@ -74,6 +74,9 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
         own = HydraConfig.get()
         folder = Path(str(own.runtime.output_dir))
         folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # as the user wrote it
+
+        if terminal.is_terminal(sys.stderr) and not terminal.quiet():
+            say(f"job {own.job.num + 1}{'' if folders is None else f' of {len(folders)}'}: {folder.name}", sys.stderr)
 
         def checked() -> float | None:
             registry.check_choices(own.runtime.choices)
