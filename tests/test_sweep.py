@@ -263,3 +263,12 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     assert outcome.code == 1
     assert skipped(outcome) == JOBS[2:], "the other method's runs stand"
     assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
+
+
+def test_a_sweep_over_numbers_in_place_of_names(placekit: Run, tmp_path: Path) -> None:
+    outcome = placekit("run", "-m", "workload=mlp", "policy=1,2", "run_dir=sweep")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (
+        1,
+        "placekit: policy=1,2: policy takes names, and 1 is a number",
+    )
+    assert not (tmp_path / "sweep").exists()

@@ -63,6 +63,7 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
         for group, name in registry.duplicates():
             if any(name in o.partition("=")[2].split(",") for o in found if key_of(o) == group):
                 registry.check_choices({group: name})  # raises
+        _refuse_numbers(found, registry)
         shared, folders = _plan(found, config)
     if folders == []:
         raise ConfigError(
@@ -110,6 +111,18 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
 
 
 _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
+
+
+def _refuse_numbers(found: Sequence[str], registry: Registry) -> None:
+    """Raise ConfigError for `policy=1,2`: Hydra would stop with an error of its own that names neither."""
+    from placekit_core.cli.compose import key_of
+
+    groups = {choice.group for choice in registry.choices()}
+    for override in found:
+        number = next((v for v in override.partition("=")[2].split(",") if v.strip().isdecimal()), None)
+        if number is not None and key_of(override) in groups:
+            what = f"{override}: {key_of(override)} takes names, and {number.strip()} is a number"
+            raise ConfigError(what, "`placekit run --help` lists them")
 
 
 def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | None]:

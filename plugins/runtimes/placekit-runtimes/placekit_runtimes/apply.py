@@ -89,6 +89,9 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
             )
         found = runtime(name)
         made = found.write(run.problem, run.placement)
+        if not isinstance(made, RuntimeMap):
+            returned = f"{type(found).__name__}.write returned a {type(made).__name__}"
+            raise PluginError(f"runtime {name!r} is broken: {returned}, not a RuntimeMap", "see Stages.map")
     _warn_of_conflicts(name, made)
     for note in made.notes:
         warnings.warn(note, stacklevel=1)

@@ -214,12 +214,20 @@ def test_a_runtime_of_another_package(
     site = tmp_path / "site"
     info = site / "placekit_zzrt-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "zzrt.py").write_text(code)
+    says = "class Says(Zzrt):\n    def write(self, problem, placement):\n        return 'text'\n\n\nSAYS = Says()\n"
+    (site / "zzrt.py").write_text(f"{code}\n\n{says}")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: placekit-zzrt\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[placekit.runtimes]\n" + entry.replace('"', "") + "broken = zzrt:NOTHING\n")
+    more = "broken = zzrt:NOTHING\nclass = zzrt:Zzrt\nsays = zzrt:SAYS\n"
+    (info / "entry_points.txt").write_text("[placekit.runtimes]\n" + entry.replace('"', "") + more)
     monkeypatch.syspath_prepend(site)
     move(run, r"(wte|h\.[012])", "gpu:0")
     move(run, r"(h\.[345]|lm_head)", "gpu:1")
     assert placekit("apply", "run", "--format", "zzrt").out == "0-2:gpu0,3-5:gpu1\n"
     assert "runtime 'broken' of placekit-zzrt is broken" in placekit("apply", "run", "--format", "broken").err
+    wrong = (
+        "runtime 'class' of placekit-zzrt is broken: zzrt:Zzrt is the class Zzrt\n  its entry point names an instance"
+    )
+    assert wrong in placekit("apply", "run", "--format", "class").err
+    wrong = "placekit: runtime 'says' is broken: Says.write returned a str, not a RuntimeMap"
+    assert wrong in placekit("apply", "run", "--format", "says").err
     assert "zzrt" in placekit("apply", "--help").out
