@@ -85,6 +85,14 @@ def test_a_command_that_is_called_as_one_of_the_core_leaves_it_alone(tmp_path: P
     assert broken.reason == "its command 'run' is called as one of placekit-core, and is ignored"
 
 
+def test_a_factory_that_takes_no_model_of_options(plugins) -> None:
+    source = GOOD.format(name="mine", target="TARGET") + "\ndef make(**options):\n    pass\n"
+    registry = plugins(factory=source.replace("TARGET:", "").replace('"TARGET"', '__name__ + ":make"'))
+    with pytest.raises(PluginError, match="policy 'mine' of .* cannot be built: make") as e:
+        registry.build("policy", "mine", {})
+    assert "take its options as one argument, `options`" in e.value.hint
+
+
 def test_a_component_without_a_name(plugins) -> None:
     """As a preset whose `defaults` name no component gives it."""
     with pytest.raises(PluginError, match="no policy is chosen: the section `policy` has no `name`") as e:

@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -88,10 +89,11 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
                 "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
             )
         found = runtime(name)
-        made = found.write(run.problem, run.placement)
-        if not isinstance(made, RuntimeMap):
-            returned = f"{type(found).__name__}.write returned a {type(made).__name__}"
+        written: Any = found.write(run.problem, run.placement)
+        if not isinstance(written, RuntimeMap):
+            returned = f"{type(found).__name__}.write returned a {type(written).__name__}"
             raise PluginError(f"runtime {name!r} is broken: {returned}, not a RuntimeMap", "see Stages.map")
+        made = written
     _warn_of_conflicts(name, made)
     for note in made.notes:
         warnings.warn(note, stacklevel=1)
