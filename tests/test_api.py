@@ -277,3 +277,11 @@ def test_a_proxy_budget_that_nobody_used_is_said(tmp_path: Path) -> None:
     budget = {"evaluations": 20, "proxy_evaluations": 5}
     result = place(chain_graph(6), cluster=gpus(), policy="random", backend=FakeBackend(), budget=budget)
     assert "budget.proxy_evaluations=5 was not used: policy 'random' used no proxy" in result.summary.notes
+
+
+def test_a_file_of_a_program_that_is_missing() -> None:
+    for source in ("nofile.npz", "folder/nofile", Path("nofile")):
+        with pytest.raises(ImporterError, match=f"^there is no file {source}\n  files of programs end in"):
+            load_programs(source)
+    with pytest.raises(ImporterError, match="no importer is called 'zooo', and no file"):
+        load_programs("zooo")

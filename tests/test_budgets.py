@@ -8,8 +8,8 @@ from tests.repo import ROOT, tracked
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
     "placekit_core/contracts": 3_900,  # weights that do not fit end a run before a long import
-    "placekit_core/run": 3_600,
-    "placekit_core/cli": 1_450,
+    "placekit_core/run": 3_650,  # a plugin that takes the name of a command, or misspells a hook, is told so
+    "placekit_core/cli": 1_500,  # `plugins` lists what packages add to plugins, such as runtimes
     "benchmarks": 4_000,  # target 3,000; 25 models by hand, and 170 architectures in every mode
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
@@ -42,7 +42,7 @@ CEILINGS = {
     "plugins/policies/placekit-seq2seq": 800,  # target 700
     "plugins/reporting/placekit-report": 4_150,  # target 3,900
     "plugins/reporting/placekit-tensorboard": 120,
-    "plugins/runtimes/placekit-runtimes": 3_650,  # target 3,300
+    "plugins/runtimes/placekit-runtimes": 3_700,  # target 3,300; errors name what works, mistakes of a runtime are its own
     "plugins/trainers/placekit-learn": 1_000,
 }
 """A room over its target has its present size, rounded up to 50 lines."""

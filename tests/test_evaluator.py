@@ -16,6 +16,7 @@ from placekit_core import (
     Ledger,
     Measurements,
     Placement,
+    PlacementError,
     Placements,
     Problem,
     Schedule,
@@ -246,3 +247,11 @@ def test_evaluations_can_be_kept_for_later() -> None:
     unlimited = Ledger(seconds=5)
     with unlimited.reserved(1):
         assert unlimited.remaining == math.inf
+
+
+def test_one_placement_is_no_batch(problem: Problem) -> None:
+    evaluate = BudgetedEvaluator(problem, Table())
+    for given in (problem.placement(np.zeros(problem.g, np.int16)), [[0] * problem.g]):
+        with pytest.raises(PlacementError, match=r"evaluate takes a batch, Placements, and was given a \w+") as caught:
+            evaluate(given)  # type: ignore[arg-type]
+        assert "placement.batch()" in caught.value.hint

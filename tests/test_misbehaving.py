@@ -143,7 +143,7 @@ def test_a_policy_that_fails_is_named_and_the_best_so_far_is_kept(odd: Run, tmp_
     outcome = odd("policy=odd", f"policy.does={does}", "policy.first=true")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err.startswith(f"placekit: {POLICIES[does]}")
-    assert outcome.err.endswith("is in out\n")
+    assert outcome.err.endswith("is in out; continue with `placekit run resume=out`\n")
     found = load_summary(tmp_path / "out")
     assert (found.status, found.fits) == ("failed", True)
     assert any(note.startswith("the run failed: ") for note in found.programs[0].notes)

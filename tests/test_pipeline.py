@@ -167,6 +167,8 @@ def test_a_family_has_files_per_program_and_means(tmp_path: Path) -> None:
     values = [p.value_s for p in result.programs]
     assert result.value_s == pytest.approx(sum(v or 0 for v in values) / 3)
     assert result.evaluations == sum(p.evaluations for p in result.programs) == 150
+    assert result.gap == pytest.approx(sum(p.gap or 0 for p in result.programs) / 3)
+    assert result.spread_s is None
     for p in result.programs:
         files = {f.name for f in (tmp_path / "run" / p.directory).iterdir()}
         assert files == {"placement.json", "history.csv", "schedule.trace.json"}
@@ -179,6 +181,8 @@ def test_training_shares_one_budget_and_tests_zero_shot(tmp_path: Path) -> None:
     result = run(configure("softmax", budget={"evaluations": 400}), tmp_path / "run").summary
     train, test = result.programs[:2], result.programs[2]
     assert sum(p.evaluations for p in train) == 400
+    assert train[0].seconds == train[1].seconds
+    assert result.seconds == pytest.approx(train[0].seconds + test.seconds), "a shared budget counts once"
     assert test.evaluations == 1, "the test program is placed once by the trained policy"
     assert result.trainer == FakeTrainer.name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
@@ -62,8 +62,64 @@ def test_misspelt_hook_is_broken_not_silent(plugins) -> None:
     source = GOOD.format(name="mine", target="m:C").replace("placekit_policies", "placekit_policy")
     registry = plugins(typo=source, good=GOOD.format(name="mine", target="m:C"))
     assert [b.plugin for b in registry.broken] == ["typo"]
-    assert "placekit_policy" in registry.broken[0].reason
+    assert registry.broken[0].reason == "no hook is called placekit_policy; did you mean placekit_policies?"
     assert registry.names("policy") == ["mine"], "the others work"
+
+
+COMMAND = """
+from placekit_core import Command, hookimpl
+
+@hookimpl
+def placekit_commands():
+    return [Command(name="run", usage="", summary="another one", target="nothing:main")]
+"""
+
+
+def test_a_command_that_is_called_as_one_of_the_core_leaves_it_alone(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "madeup_command.py").write_text(COMMAND)
+    own = [p for p in entry_points(group="placekit") if p.dist is not None and p.dist.name == "placekit-core"]
+    registry = discover([*own, EntryPoint(name="aaa", value="madeup_command", group="placekit")])
+    assert registry.command("run").distribution == "placekit-core"
+    [broken] = registry.broken
+    assert broken.reason == "its command 'run' is called as one of placekit-core, and is ignored"
+
+
+def test_a_factory_that_takes_no_model_of_options(plugins) -> None:
+    source = GOOD.format(name="mine", target="TARGET") + "\ndef make(**options):\n    pass\n"
+    registry = plugins(factory=source.replace("TARGET:", "").replace('"TARGET"', '__name__ + ":make"'))
+    with pytest.raises(PluginError, match=r"policy .mine. of .* cannot be built: make") as e:
+        registry.build("policy", "mine", {})
+    assert "take its options as one argument, `options`" in e.value.hint
+
+
+def test_a_component_without_a_name(plugins) -> None:
+    """As a preset whose `defaults` name no component gives it."""
+    with pytest.raises(PluginError, match="no policy is chosen: the section `policy` has no `name`") as e:
+        plugins().get("policy", "")
+    assert "`name: NAME`" in e.value.hint
+
+
+def test_what_is_added_to_plugins_is_listed(placekit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as runtimes, whose entry points `placekit_runtimes` reads."""
+    for name in ("one", "two"):
+        info = tmp_path / f"placekit_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: placekit-{name}\nVersion: 1.0\n")
+        points = f"[placekit.engines]\nquick = madeup_{name}:NOTHING\n{name} = madeup_{name}:NOTHING\n"
+        (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = placekit("plugins", "engines")
+    assert outcome.code == 1
+    assert outcome.out.splitlines() == [
+        "engine one (placekit-one 1.0)",
+        "engine quick (placekit-one 1.0 and placekit-two 1.0)",
+        "engine two (placekit-two 1.0)",
+        "defined several times, so that none can be used",
+        "  engine quick",
+        "    placekit-one 1.0",
+        "    placekit-two 1.0",
+    ]
 
 
 def test_hook_that_raises_or_returns_rubbish_is_broken(plugins) -> None:

@@ -69,6 +69,16 @@ def test_a_sweep_ends_with_its_table(placekit: Run, tmp_path: Path) -> None:
     assert sorted(json.loads((tmp_path / "sweep" / "sweep.json").read_text())["jobs"]) == JOBS
 
 
+def test_jobs_are_counted_on_a_terminal(placekit: Run, finished: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep.terminal, "is_terminal", lambda stream: stream.__class__.__name__ == "Harmless")
+    monkeypatch.delenv("PLACEKIT_QUIET", raising=False)
+    monkeypatch.setattr("placekit_core.run.progress._bars", lambda both: None)
+    outcome = placekit("run", *SWEEP)
+    counted = [line for line in outcome.err.splitlines() if line.startswith("job ")]
+    assert counted[0] == "job 1 of 4: policy=etf,seed=1"
+    assert [line.split(":")[0] for line in counted] == [f"job {i} of 4" for i in (1, 2, 3, 4)]
+
+
 def test_jobs_in_this_process_get_the_registry_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     registry, got = discover(), []
@@ -253,3 +263,12 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     assert outcome.code == 1
     assert skipped(outcome) == JOBS[2:], "the other method's runs stand"
     assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
+
+
+def test_a_sweep_over_numbers_in_place_of_names(placekit: Run, tmp_path: Path) -> None:
+    outcome = placekit("run", "-m", "workload=mlp", "policy=1,2", "run_dir=sweep")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (
+        1,
+        "placekit: policy=1,2: policy takes names, and 1 is a number",
+    )
+    assert not (tmp_path / "sweep").exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint, entry_points
+
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS, Command, Component
-from placekit_core.run.registry import PLURAL, Registry
+from placekit_core.run.registry import GROUP, PLURAL, Registry
 
 _NAME = 21  # the column in which summaries begin
 
@@ -34,7 +36,13 @@ def main(argv: list[str], registry: Registry) -> int:
             if owner != distribution:
                 print(f"  {(owner := distribution)}")
             print(wrapped(one.summary, " " * _NAME, f"    {one.name:{_NAME - 5}} "))
-    if not shown:
+    added: dict[str, list[str]] = {}
+    for point in others(word):
+        owner = f"{point.dist.metadata['Name']} {point.dist.version}" if point.dist else "?"
+        added.setdefault(f"{point.group.removeprefix(f'{GROUP}.').rstrip('s')} {point.name}", []).append(owner)
+    for name, owners in added.items():
+        print(f"{name} ({' and '.join(sorted(owners))})")
+    if not (shown or added):
         print(f"nothing that is installed has {word!r} in its line or package")
     if registry.broken:
         print("broken plugins")
@@ -45,10 +53,19 @@ def main(argv: list[str], registry: Registry) -> int:
     for name, commands in registry.commands.items():
         if len(commands) > 1:
             twins[f"command {name}"] = [f"{c.distribution} {c.version}" for c in commands]
+    twins |= {name: sorted(owners) for name, owners in added.items() if len(owners) > 1}
     if twins:
         print("defined several times, so that none can be used")
     for text, owners in twins.items():
         print(f"  {text}")
         for owner in owners:
             print(f"    {owner}")
-    return int(bool(registry.broken or twins or not shown))
+    return int(bool(registry.broken or twins or not (shown or added)))
+
+
+def others(word: str = "") -> list[EntryPoint]:
+    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
+    found = [p for g in entry_points().groups if g.startswith(f"{GROUP}.") for p in entry_points(group=g)]
+    return sorted(
+        (p for p in found if word in f"{p.group} {p.name} {p.value}".lower()), key=lambda p: (p.group, p.name)
+    )

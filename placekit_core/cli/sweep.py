@@ -20,7 +20,7 @@ from placekit_core.contracts.errors import BusyError, ConfigError, PlacekitError
 from placekit_core.contracts.files import FileModel, Folder, Model, read_json, write_json
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.result import Summary
-from placekit_core.run import run_directory as results
+from placekit_core.run import run_directory as results, terminal
 from placekit_core.run.assembly import Assembly, PythonObjects, distributions
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.config import RunConfig
@@ -63,6 +63,7 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
         for group, name in registry.duplicates():
             if any(name in o.partition("=")[2].split(",") for o in found if key_of(o) == group):
                 registry.check_choices({group: name})  # raises
+        _refuse_numbers(found, registry)
         shared, folders = _plan(found, config)
     if folders == []:
         raise ConfigError(
@@ -74,6 +75,9 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
         own = HydraConfig.get()
         folder = Path(str(own.runtime.output_dir))
         folder = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder  # as the user wrote it
+
+        if terminal.is_terminal(sys.stderr) and not terminal.quiet():
+            say(f"job {own.job.num + 1}{'' if folders is None else f' of {len(folders)}'}: {folder.name}", sys.stderr)
 
         def checked() -> float | None:
             registry.check_choices(own.runtime.choices)
@@ -107,6 +111,18 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
 
 
 _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
+
+
+def _refuse_numbers(found: Sequence[str], registry: Registry) -> None:
+    """Raise ConfigError for `policy=1,2`: Hydra would stop with an error of its own that names neither."""
+    from placekit_core.cli.compose import key_of
+
+    groups = {choice.group for choice in registry.choices()}
+    for override in found:
+        number = next((v for v in override.partition("=")[2].split(",") if v.strip().isdecimal()), None)
+        if number is not None and key_of(override) in groups:
+            what = f"{override}: {key_of(override)} takes names, and {number.strip()} is a number"
+            raise ConfigError(what, "`placekit run --help` lists them")
 
 
 def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | None]:

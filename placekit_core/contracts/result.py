@@ -144,8 +144,10 @@ class Summary(Found):
     """`result.json`.
 
     `value_s` is the objective of the best placement (null if none fits); `bound_s` is a proven lower bound, and `gap` =
-    value/bound - 1; both are null if nothing is proven. Over several programs these are means, `peak_bytes` are maxima,
-    and the other numbers are sums; `programs` has each program's own.
+    value/bound - 1; both are null if nothing is proven. Over several programs these are means, each null unless every
+    program has one; so `gap` is the mean of the programs' gaps. `peak_bytes` are maxima, `spread_s` is null, `evaluations`
+    and `proxy_evaluations` are sums, and so are `seconds`, where programs that share a budget count once. `programs` has
+    each program's own.
     """
 
     status: str

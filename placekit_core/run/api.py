@@ -294,7 +294,9 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
         source, about = str(about[first]), {k: v for k, v in about.items() if k != first}
     if isinstance(source, str | Path) and ("importer", str(source)) not in registry.entries:
         if not readers_of(source, registry) and not os.path.isfile(source):
-            raise ImporterError(f"no importer reads {str(source)!r}", known_files(registry))
+            missing = isinstance(source, Path) or os.sep in source or "." in source
+            what = f"there is no file {source}" if missing else f"no importer is called {source!r}, and no file"
+            raise ImporterError(what, known_files(registry))
         importer = registry.build("importer", importer_of(source, registry), {"path": str(source), **about})
         return list(importer.load())
     if isinstance(source, str):

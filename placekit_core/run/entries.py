@@ -54,7 +54,8 @@ class Entry:
         except TypeError as e:
             raise PluginError(
                 f"{self.kind} {self.component.name!r} of {self.distribution} {self.version} cannot be built: {e}",
-                f"{self.component.target} must implement placekit_core.{self.kind.capitalize()}",
+                f"{self.component.target} must implement placekit_core.{self.kind.capitalize()}, and take its options as one"
+                " argument, `options`: a model of the class that the component names as `config`",
             ) from e
 
 

@@ -58,6 +58,12 @@ class BudgetedEvaluator(Evaluator):
         self._rate = 0.0  # evaluations per second of the last call; sets the size of the next call to the backend
 
     def __call__(self, placements: Placements) -> Measurements:
+        given: Any = placements
+        if not isinstance(given, Placements):
+            what = f"evaluate takes a batch, Placements, and was given a {type(given).__name__}"
+            raise PlacementError(
+                what, "placement.batch() is a batch of one; Placements.of([...]) one of rows of devices"
+            )
         self.problem.check(placements)
         if len(placements) == 0:
             raise PlacementError("there is nothing to evaluate in an empty batch")

@@ -7,6 +7,7 @@ hook or raises in one is listed as broken; everything else works.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,6 +74,13 @@ class Registry:
         """
         try:
             own = hooks() if isinstance(hooks, type) else hooks
+            for name in dir(own):
+                if (
+                    name.startswith("placekit_")
+                    and not hasattr(hookspecs, name)
+                    and hasattr(getattr(own, name), GROUP + "_impl")
+                ):
+                    raise PluginError(f"no hook is called {name}{_did_you_mean(name)}")
             self.manager.register(own, name=plugin)
             self.manager.check_pending()
             for name in dir(own):
@@ -157,6 +165,11 @@ class Registry:
                 f"{len(found)} {PLURAL[kind]} are named {name!r}:"
                 f" {' and '.join(f'{e.distribution} {e.version}' for e in found)}",
                 "uninstall one of them",
+            )
+        if not name:
+            raise PluginError(
+                f"no {kind} is chosen: the section `{kind}` has no `name`",
+                f"choose one: {kind}=NAME; a preset names it by `name: NAME`, or takes it from another one in its `defaults`",
             )
         for b in self.broken:
             if b.may_have(name):
@@ -270,7 +283,24 @@ def discover(points: Iterable[EntryPoint] | None = None) -> Registry:
             registry.add(point.name, hooks, *owner, module)
             if manager.has_plugin(point.name) and owner[0] != CORE:
                 registry.packages.append(Package(point.name, module, *owner))
+    _keep_own_commands(registry)
     return registry
+
+
+def _did_you_mean(hook: str) -> str:
+    close = difflib.get_close_matches(hook, [name for name in dir(hookspecs) if name.startswith("placekit_")], 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _keep_own_commands(registry: Registry) -> None:
+    """A command of a plugin that is called as one of the core's is ignored; the plugin is listed as broken."""
+    for name, found in registry.commands.items():
+        own = [c for c in found if c.distribution == CORE]
+        for other in found if own else ():
+            if other.distribution != CORE:
+                why = PluginError(f"its command {name!r} is called as one of {CORE}, and is ignored", "rename it")
+                registry.broken.append(Broken(other.distribution, other.distribution, other.version, why))
+        registry.commands[name] = own or found
 
 
 @cache

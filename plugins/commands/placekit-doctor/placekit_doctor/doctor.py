@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import operator
 import os
 import platform
 import warnings
@@ -24,7 +25,8 @@ from placekit_core import (
 )
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
-from placekit_core.run.entries import Entry
+from placekit_core.cli.plugins import others
+from placekit_core.run.entries import Entry, reason
 from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
 from placekit_doctor.findings import Finding, fail, ok, warn, working
@@ -165,6 +167,16 @@ class Doctor:
                     f"report it to the authors of {entry.distribution}",
                 )
         yield from self._commands()
+        key = operator.attrgetter("group", "name")
+        for point in (points := others()):
+            name, twins = point.group.partition(".")[2].rstrip("s"), [p for p in points if key(p) == key(point)]
+            owner = point.dist.name if point.dist else "?"
+            if len(twins) > 1:
+                yield fail(f"{name} {point.name!r} of {owner} has a twin", "uninstall one of them")
+            try:
+                point.load()
+            except Exception as e:
+                yield fail(f"{name} {point.name!r} of {owner} is broken: {reason(e)}", f"reinstall or remove {owner}")
         for distribution in self.distributions:
             unmet = [f for f in _requirements(distribution) if f.level != "ok"]
             yield from unmet

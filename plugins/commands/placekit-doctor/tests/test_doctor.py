@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,16 @@ def test_duplicates_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed(), "duplicates", lambda: {("policy", "x"): twins}, raising=False)
     assert texts(Doctor(installed()).plugins(), "fail") == [
         "policy=x is defined 2 times: placekit-a 1 and placekit-b 2"
+    ]
+
+
+def test_runtimes_and_the_like_that_are_broken_or_have_a_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [EntryPoint("mine", value, "placekit.runtimes") for value in ("json:dumps", "no_such_module:RUNTIME")]
+    monkeypatch.setattr("placekit_doctor.doctor.others", lambda: points)
+    assert texts(Doctor(installed()).plugins(), "fail") == [
+        "runtime 'mine' of ? has a twin",
+        "runtime 'mine' of ? has a twin",
+        "runtime 'mine' of ? is broken: ModuleNotFoundError: No module named 'no_such_module'",
     ]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from placekit_core import Registry, Summary
 from placekit_core.run.assembly import SECTIONS, kind_of
 from placekit_core.run.config import CHANGES_NO_RESULT
 from placekit_report.compare_identity import problems, row_key, table_key
+
+NUMBERED = re.compile(r" \(\d+ of \d+\)$")
+"""The end of a label of rows that would be called the same."""
 
 
 def labels(results: list[Summary], registry: Registry) -> list[str]:

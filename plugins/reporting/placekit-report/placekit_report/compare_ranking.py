@@ -50,6 +50,12 @@ def lead(contest: Sequence[Row]) -> str:
     return f"{size} {'below' if less > 0 else 'above'} {second.label}"
 
 
+def beats_none(contest: Sequence[Row]) -> bool:
+    """Whether even the best row of a contest is not faster than the best single device."""
+    gain = contest[0].gain
+    return gain is not None and gain < ROUNDING
+
+
 def difference(contest: Sequence[Row]) -> str:
     """The best row of a contest compared with the next one, in words."""
     return f"{contest[0].label} {format_value(contest[0].median_s, contest[0].first.unit)}, {lead(contest)}"

@@ -10,7 +10,8 @@ from placekit_core.cli import console
 from placekit_core.cli.console import table, width, wrapped
 from placekit_core.contracts.result import compared
 from placekit_core.contracts.units import format_value, percent
-from placekit_report.compare_ranking import contests, difference, doubt
+from placekit_report.compare_labels import NUMBERED
+from placekit_report.compare_ranking import beats_none, contests, difference, doubt
 from placekit_report.compare_rows import Row, load, rows, rows_by_table
 from placekit_report.compare_statistics import Interval, overlap
 
@@ -46,6 +47,11 @@ def show(table_rows: list[Row]) -> None:
         _show_table(each)
         for contest in contests(each):
             print(wrapped(best(contest)))
+            if beats_none(contest):
+                print(wrapped(f"no method beats the best single device, {_one_device(contest[0])}"))
+    for row in table_rows:
+        if row.folders and NUMBERED.search(row.label):
+            print(wrapped(f"{row.label}: {', '.join(map(str, row.folders))}"))
     if text := coverage(table_rows):
         print(wrapped(text))
 

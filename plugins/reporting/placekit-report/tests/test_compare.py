@@ -18,6 +18,7 @@ from placekit_report.compare_text import show
 from placekit_core import Summary, installed, load_programs, place
 from placekit_core.cli.main import main
 from placekit_core.contracts.files import write_json
+from placekit_core.contracts.result import Baseline
 from placekit_core.run.run_directory import load_summary
 
 Run = Callable[..., object]
@@ -250,6 +251,23 @@ def test_no_two_rows_have_the_same_label(finished: Summary) -> None:
     changed = [p.model_copy(update={"graph_fingerprint": "0"}) for p in finished.programs]
     for other in (edited, finished.model_copy(update={"programs": changed})):
         assert [r.label for r in rows([finished, other], installed())] == ["etf (1 of 2)", "etf (2 of 2)"]
+
+
+def test_rows_that_would_be_called_the_same_say_their_folders(
+    finished: Summary, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited = finished.model_copy(update={"code": {**finished.code, "placekit-heuristics": "0123456789abcdef"}})
+    show(rows([finished, edited], installed(), [Path("a/tiny"), Path("b/tiny")]))
+    assert capsys.readouterr().out.splitlines()[-2:] == ["etf (1 of 2): a/tiny", "etf (2 of 2): b/tiny"]
+
+
+def test_a_tie_with_one_device_is_no_win(finished: Summary, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Baseline(policy="single_device", device="gpu:0", fits=True, value_s=2.0)
+    program = finished.programs[0].model_copy(update={"baselines": [one]})
+    finished = finished.model_copy(update={"programs": [program]})
+    for value_s, tie in ((2.0, True), (1.9, False), (2.5, True)):
+        lines = shown([*copies(finished, "a", [value_s]), *copies(finished, "b", [value_s])], capsys)
+        assert ("no method beats the best single device, 2 s (gpu:0)" in lines) is tie
 
 
 def test_every_column_is_shown_or_said_however_long_a_label(

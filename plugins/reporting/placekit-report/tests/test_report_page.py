@@ -11,6 +11,7 @@ import pytest
 from made_report import HOSTILE, report
 from placekit_report.page import render
 from placekit_report.page.page import scripts, sha256, styles
+from placekit_report.page.search_chart import search_chart
 
 
 class Reader(HTMLParser):
@@ -186,3 +187,13 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     data["run"]["programs"][0]["seconds"] = float("nan")
     with pytest.raises(ValueError, match="JSON compliant"):
         render(data)
+
+
+def test_the_axis_of_a_search_does_not_zoom_into_rounding() -> None:
+    """A bound that is proven but for the last digits is at the same place as the value."""
+
+    def labels(values: list[float], bound: float) -> set[str]:
+        drawn = search_chart([{"label": "a", "evaluations": [1, 9], "best_s": values}], bound, "s")
+        return set(re.findall(r'class="end">([^<]* s)<', str(drawn)))
+
+    assert labels([1.0, 1.0], 1.0 - 1e-9) == {"1 s", "1.05 s"}

@@ -52,9 +52,17 @@ def runtime(name: str) -> Runtime:
     if len(found) > 1:
         raise PluginError(f"{len(found)} runtimes are called {name!r}: in {packages}", "uninstall all but one")
     try:
-        loaded: Runtime = found[0].load()
+        loaded = found[0].load()
     except Exception as e:
         raise PluginError(f"runtime {name!r} of {packages} is broken: {type(e).__name__}: {e}") from e
+    from placekit_runtimes.interface import Runtime
+
+    if not isinstance(loaded, Runtime):
+        what = f"the class {loaded.__name__}" if isinstance(loaded, type) else f"a {type(loaded).__name__}"
+        raise PluginError(
+            f"runtime {name!r} of {packages} is broken: {found[0].value} is {what}",
+            "its entry point names an instance of a subclass of placekit_runtimes.Runtime",
+        )
     return loaded
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from placekit_core import (
     Backend,
     BackendError,
     ConfigError,
+    PlacekitError,
     Placement,
     PlacementError,
     Placements,
@@ -86,7 +89,11 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
                 "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
             )
         found = runtime(name)
-        made = found.write(run.problem, run.placement)
+        written: Any = found.write(run.problem, run.placement)
+        if not isinstance(written, RuntimeMap):
+            returned = f"{type(found).__name__}.write returned a {type(written).__name__}"
+            raise PluginError(f"runtime {name!r} is broken: {returned}, not a RuntimeMap", "see Stages.map")
+        made = written
     _warn_of_conflicts(name, made)
     for note in made.notes:
         warnings.warn(note, stacklevel=1)
@@ -112,14 +119,15 @@ def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s
     try:
         priority = None if run.placement.priority is None else np.stack([run.placement.priority] * 2)
         measured = session.evaluate(Placements(np.stack([p.device for p in both]), priority))
-        bound_s = session.lower_bound() if bound_s is None else bound_s
+        own_s, bound_s = bound_s, session.lower_bound() if bound_s is None else bound_s
     finally:
         session.close()
-    hint = f"place it for this runtime, e.g. policy=chain for stages; {_JSON}"
     if measured.error[0] is not None:
-        raise PlacementError(f"as {name} this placement does not run: {measured.error[0]}", hint)
+        raise PlacementError(
+            f"as {name} this placement does not run: {measured.error[0]}", _way_out(run, name, backend)
+        )
     if lacking := lacking_memory(problem, measured.peak_bytes[0]):
-        raise PlacementError(f"as {name} this placement does not fit: {lacking}", hint)
+        raise PlacementError(f"as {name} this placement does not fit: {lacking}", _way_out(run, name, backend))
     map_s = float(measured.value_s[0])
     placed_s = float(measured.value_s[1]) if measured.error[1] is None else math.nan
     shown_map, shown_placed = (format_value(value_s, backend.unit) for value_s in (map_s, placed_s))
@@ -133,8 +141,28 @@ def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s
             stacklevel=1,
         )
     values = [f"{shown_map} as {name}", f"{shown_placed} as placed"]
-    values += [] if bound_s is None else [f"proven bound {format_value(bound_s, backend.unit)}"]
+    if bound_s is not None:
+        groups = "" if own_s is None or run.own.groups == problem.g else f" for the run's {run.own.groups} groups"
+        values.append(f"proven bound {format_value(bound_s, backend.unit)}{groups}")
     return [f"{backend.objective}: {', '.join(values)}", f"peak memory: {memory_text(problem, measured.peak_bytes[0])}"]
+
+
+def _way_out(run: _Run, name: str, backend: Backend) -> str:
+    """A hint for a format that does not run or fit: the formats that do, or a policy that the run did not use."""
+    works, session = [], backend.open(run.problem)
+    try:
+        for other in [r for r in runtimes() if r != name]:
+            with contextlib.suppress(PlacekitError):
+                made = runtime(other).write(run.problem, run.placement)
+                measured = session.evaluate(made.placement.batch())
+                if measured.error[0] is None and not lacking_memory(run.problem, measured.peak_bytes[0]):
+                    works.append(f"`--format {other}`")
+    finally:
+        session.close()
+    if works:
+        return f"{' and '.join(works)} can hold it; {_JSON}"
+    chain = "place it for this runtime, e.g. policy=chain for stages; " if run.config.policy["name"] != "chain" else ""
+    return f"{chain}{_JSON}"
 
 
 def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
@@ -155,10 +183,16 @@ def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
     others = [b for b in run.own.baselines if b.device and b.fits and {b.device} != here and run.own.unit == "s"]
     alone = [b for b in others if b.value_s and b.value_s * (1 + _WORSE) < cost.value_s]
     for b in sorted(alone, key=lambda b: b.value_s or 0.0)[:1]:
-        warnings.warn(f"{b.device} alone takes {seconds(b.value_s or 0.0)}, less than this map", stacklevel=1)
+        map_s = f"{cost.text} of this map, run by {found.title}"
+        warnings.warn(f"{b.device} alone takes {seconds(b.value_s or 0.0)}, less than the {map_s}", stacklevel=1)
     lines = [*cost.details]
     if isinstance(found, Accelerate):
+        name = found.default_rule.name
+        as_baseline = [b for b in run.own.baselines if b.policy == name and b.value_s]
         lines.append(own_map_line(*found.own_cost(problem)))
+        for b in as_baseline:  # the run has shown this number
+            value = format_value(b.value_s or 0.0, run.own.unit)
+            lines[-1] += f"; baseline {name} is this map in the machine model: {value}"
     return lines
 
 
@@ -201,6 +235,8 @@ def _conflict(conflict: Conflict) -> str:
 
 def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
     """The run directory, its summary, and the program of `folder`. Raises RunError if `folder` has no such placement."""
+    if os.path.isfile(folder):
+        raise RunError(f"{folder} is a file", f"give the directory of the run: {folder.parent}")
     for run_dir in (folder, *folder.absolute().parents[:2]):  # DIR, or DIR/programs/NAME of a family
         if os.path.isfile(run_dir / RESULT):
             break

@@ -68,7 +68,7 @@ def show(name: str, problem: Problem, backend: Backend, session: Session, given:
         except PlacementError:
             rows.append([OWN_MAP, "does not fit", "", own_cost.text])
     kind = "simulated" if backend.simulated else "measured"
-    bound = "" if bound_s is None else f", proven bound {format_value(bound_s, unit)}"
+    bound = "" if bound_s is None else f", proven bound {format_value(bound_s, unit)} for the whole graph"
     title = f"{problem.graph.name} on {problem.cluster.name}, {kind}{bound}"
     console.table(["placement", backend.objective, "gap", "run by accelerate"], rows, title=title)
     print(console.wrapped(f"peak memory: {memory_text(problem, peak_bytes)}"))

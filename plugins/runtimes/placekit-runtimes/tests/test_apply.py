@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.random import Generator
 
 import placekit_core
 from placekit_core import GraphBuilder, Placement, Task, load_assignment, save_graph
+from placekit_core.contracts.units import seconds
 
 Run = Callable[..., Any]
 
@@ -71,7 +73,19 @@ def test_a_map_that_one_device_beats_is_a_warning(placekit: Run, run: Path) -> N
     assert (done.code, json.loads(done.out)) == (0, {"": 0})
     assert "alone" not in done.err, "the map is that device"
     move(run, "middle", "p100:2")
-    assert "warning: p100:0 alone takes " in placekit("apply", "run").err
+    done = placekit("apply", "run")
+    assert re.search(
+        r"warning: p100:0 alone takes \S+ m?s, less than the \S+ m?s of this map, run by accelerate\n", done.err
+    )
+
+
+def test_one_map_has_two_numbers_with_two_names(placekit: Run, run: Path) -> None:
+    """The run has shown the map that accelerate would choose as a baseline, in the machine model."""
+    summary = json.loads((run / "result.json").read_text())
+    [own] = [b for b in summary["programs"][0]["baselines"] if b["policy"] == "accelerate_auto"]
+    said = " ".join(placekit("apply", "run").err.split())
+    model = f"baseline accelerate_auto is this map in the machine model: {seconds(own['value_s'])}"
+    assert re.search(rf"accelerate's own map: \S+ m?s run by accelerate; {model}$", said)
 
 
 def test_pipeline(placekit: Run, run: Path) -> None:
@@ -152,6 +166,7 @@ def test_mistakes_in_the_arguments(placekit: Run, run: Path) -> None:
         (["nosuch"], "nosuch is no directory of a run: it has no result.json\n  give the run_dir of a run"),
         (["."], ". is no directory of a run: it has no result.json\n  give one of the 1 below it, e.g. run"),
         (["run/nosuch"], "run/nosuch holds no program"),
+        (["run/placement.json"], "run/placement.json is a file\n  give the directory of the run: run"),
         ([], "usage: placekit apply"),
         (["run", "--format", "jsn"], "no format named 'jsn'\n  did you mean 'json'?"),
     ]

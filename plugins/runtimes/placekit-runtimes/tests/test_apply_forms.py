@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from placekit_runtimes import runtimes
+from placekit_runtimes import apply, runtimes
 from placekit_testing.fakes import FakeBackend
 
 import placekit_core
@@ -104,8 +104,25 @@ def test_what_does_not_fit_is_an_error_with_bytes(placekit: Run, run: Path) -> N
     done = placekit("apply", "small", "--format", "megatron")
     assert (done.code, done.out) == (1, "")
     assert re.search(
-        r"as megatron this placement does not fit: gpu:\d needs 1\d,\d+,\d+ bytes and has 7,500,000\n  \S", done.err
+        r"as megatron this placement does not fit: gpu:\d needs 1\d,\d+,\d+ bytes and has 7,500,000\n  \S",
+        done.err,
     )
+
+
+def test_the_way_out_of_a_format_is_another_one_that_works(
+    placekit: Run, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = ["gpu:0 needs 2 bytes and has 1"]
+    monkeypatch.setattr(apply, "lacking_memory", lambda *_: lacking.pop() if lacking else "")
+    done = placekit("apply", "run", "--format", "llamacpp")
+    works = " and ".join(f"`--format {r}`" for r in runtimes() if r != "llamacpp")
+    assert f"does not fit: gpu:0 needs 2 bytes and has 1\n  {works} can hold it; `--format json`" in done.err
+
+    monkeypatch.setattr(apply, "lacking_memory", lambda *_: "gpu:0 needs 2 bytes and has 1")
+    assert "policy=chain" in placekit("apply", "run", "--format", "llamacpp").err
+    path = run / "result.json"
+    path.write_text(path.read_text().replace('"single_gpu"', '"chain"'))
+    assert "policy=chain" not in placekit("apply", "run", "--format", "llamacpp").err
 
 
 def test_a_run_that_measured_is_simulated_by_its_proxy(placekit: Run, run: Path) -> None:
@@ -197,12 +214,20 @@ def test_a_runtime_of_another_package(
     site = tmp_path / "site"
     info = site / "placekit_zzrt-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "zzrt.py").write_text(code)
+    says = "class Says(Zzrt):\n    def write(self, problem, placement):\n        return 'text'\n\n\nSAYS = Says()\n"
+    (site / "zzrt.py").write_text(f"{code}\n\n{says}")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: placekit-zzrt\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[placekit.runtimes]\n" + entry.replace('"', "") + "broken = zzrt:NOTHING\n")
+    more = "broken = zzrt:NOTHING\nclass = zzrt:Zzrt\nsays = zzrt:SAYS\n"
+    (info / "entry_points.txt").write_text("[placekit.runtimes]\n" + entry.replace('"', "") + more)
     monkeypatch.syspath_prepend(site)
     move(run, r"(wte|h\.[012])", "gpu:0")
     move(run, r"(h\.[345]|lm_head)", "gpu:1")
     assert placekit("apply", "run", "--format", "zzrt").out == "0-2:gpu0,3-5:gpu1\n"
     assert "runtime 'broken' of placekit-zzrt is broken" in placekit("apply", "run", "--format", "broken").err
+    wrong = (
+        "runtime 'class' of placekit-zzrt is broken: zzrt:Zzrt is the class Zzrt\n  its entry point names an instance"
+    )
+    assert wrong in placekit("apply", "run", "--format", "class").err
+    wrong = "placekit: runtime 'says' is broken: Says.write returned a str, not a RuntimeMap"
+    assert wrong in placekit("apply", "run", "--format", "says").err
     assert "zzrt" in placekit("apply", "--help").out

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from placekit_core import RunError, __version__, units
-from placekit_report.compare_ranking import contests, verdict, winners
+from placekit_report.compare_ranking import beats_none, contests, verdict, winners
 from placekit_report.compare_rows import Row, rows_by_table
 from placekit_report.compare_text import TEXTS, cells_of, coverage
 from placekit_report.curves import curve, read_history
@@ -50,6 +50,7 @@ def _place(rows: Sequence[Row], home: Path) -> Markup:
         tag("h2", name),
         table([columns[i] for i in kept], lines, caption="Medians over the seeds", numeric=numeric),
         [tag("p", verdict(contest)) for contest in contests(rows)],
+        [tag("p", "No method beats the best single device.") for contest in contests(rows) if beats_none(contest)],
     ]
     if chart := search_chart(_searches(rows), first.bound_s, first.unit):
         parts.append(tag("section", tag("h3", "Search"), chart))

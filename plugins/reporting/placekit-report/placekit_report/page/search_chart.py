@@ -9,6 +9,7 @@ from typing import Any
 from placekit_core import units
 from placekit_report.page.markup import Markup, tag
 
+_EQUAL = 1e-4  # values that differ by a smaller share are drawn as one line: the labels of the axis show four digits
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 900, 260, 80, 24, 10
 
 
@@ -20,7 +21,7 @@ def search_chart(searches: Sequence[Any], bound: float | None, unit: str) -> Mar
     if last < 2 or not any(curves):
         return None
     low, high = min(values), max(values)
-    margin = 0.06 * (high - low) or 0.06 * high or 1.0
+    margin = 0.06 * (high - low if high - low > _EQUAL * high else high) or 1.0
     low, high = max(0.0, low - margin), high + margin
 
     def x(evaluations: float) -> str:
