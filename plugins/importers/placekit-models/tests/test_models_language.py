@@ -521,6 +521,47 @@ def test_the_processor_of_a_folder_makes_the_image(load: Any, tmp_path: Path) ->
     }
 
 
+CLIP = {
+    "model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": 8, "vision_config": VISION,
+    "text_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "vocab_size": 61, "max_position_embeddings": 12},
+}  # fmt: skip
+SPEECH = {**WAV2VEC2, "architectures": ["Wav2Vec2ForCTC"], "vocab_size": 32}
+LONG_T5 = {**T5, "model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "local_radius": 3}
+SEGFORMER = {
+    "model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"], "depths": [1], "sr_ratios": [2],
+    "num_encoder_blocks": 1, "hidden_sizes": [8], "patch_sizes": [7], "strides": [4], "num_attention_heads": [1],
+    "mlp_ratios": [2], "decoder_hidden_size": 8, "num_labels": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "shapes"),
+    [
+        (CLIP, {"input_ids": (2, 12), "pixel_values": (2, 3, 16, 16)}),  # each text is compared with each image
+        (SPEECH, {"input_values": (2, 160_000), "labels": (2, 64)}),
+        (LONG_T5, {"input_ids": (2, 24), "attention_mask": (2, 24), "labels": (2, 24)}),
+        (SEGFORMER, {"pixel_values": (2, 3, 224, 224), "labels": (2, 224, 224)}),
+    ],
+    ids=["clip", "ctc", "longt5", "segmentation"],
+)
+def test_training_has_the_inputs_that_the_loss_reads(load: Any, config: dict[str, Any], shapes: dict[str, Any]) -> None:
+    graph = load(config, mode="train", batch=2, **({"context": 24} if config is LONG_T5 else {})).graph
+    found = {n.removeprefix("input."): i for i, n in enumerate(graph.op_name) if n.startswith("input.")}
+    assert {n: graph.shape(int(graph.outputs(i)[0])) for n, i in found.items()} == shapes
+    assert graph.phase.max() == PHASES.index("update")
+
+
+def test_cross_attention_keeps_what_the_encoder_makes_of_sound(load: Any) -> None:
+    """Speech2Text halves its frames twice."""
+    sound = {
+        **WHISPER, "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
+        "input_feat_per_channel": 8, "conv_channels": 16, "max_source_positions": 40,
+    }  # fmt: skip
+    kept = named(load(sound, mode="decode", context=6).graph, "key_cache").values()
+    assert [b // (2 * 8 * 4) for b in kept] == [6, 10]
+
+
 def test_infinities_as_transformers_writes_them(load: Any) -> None:
     mamba = {"model_type": "mamba2", "hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 31, "num_heads": 4, "head_dim": 8,
              "n_groups": 1, "state_size": 4}  # fmt: skip
@@ -567,6 +608,17 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
             "it keeps the state of a recurrence.*\n  mode=inference is the pass over a whole sequence",
         ),
         ({**LLAMA, "quantization_config": "gptq"}, {}, "`quantization_config` is 'gptq', not a mapping"),
+        (
+            WAV2VEC2,
+            {"mode": "train"},
+            r'computes no loss\n  use mode=inference, or name .* "architectures": \["Wav2Vec2ForCTC"\] \(or Wav2Vec2ForSeq',
+        ),
+        (
+            {**VIT, "model_type": "yolos", "architectures": ["YolosForObjectDetection"], "image_size": [16, 16]},
+            {"mode": "train"},
+            "the loss of YolosForObjectDetection matches objects to targets",
+        ),
+        ({**IDEFICS, "scale_factor": 3}, {"mode": "inference", "image": 56}, "takes no image as .* says: shape"),
     ],
 )
 def test_mistakes(load: Any, config: dict[str, Any], options: dict[str, Any], message: str) -> None:
