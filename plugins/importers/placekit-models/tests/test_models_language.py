@@ -505,6 +505,45 @@ def test_a_decoded_token_reads_the_image_in_the_cache(load: Any) -> None:
         load(BLIP2, mode="decode")
 
 
+QWEN_7B = {
+    **QWEN, "dtype": "bfloat16", "image_token_id": 151655, "video_token_id": 151656, "tie_word_embeddings": False,
+    "text_config": {"model_type": "qwen2_5_vl_text", "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
+                    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
+                    "rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}},
+    "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584},
+}  # fmt: skip
+LLAVA_7B = {
+    "model_type": "llava", "dtype": "bfloat16",
+    "text_config": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+                    "num_attention_heads": 32, "vocab_size": 32064},
+    "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096,
+                      "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 336, "patch_size": 14},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "parameters", "flops"),
+    [
+        # 2,304 patches, of which 4 layers see all, and 28 those in a window of 64; four patches become a token
+        (QWEN_7B, 8_292_166_656,
+         2 * 2304 * (32 * (4 * 1280**2 + 3 * 1280 * 3420) + 2 * (4 * 2304 + 28 * 64) * 1280 + 1176 * 1280)
+         + 2 * 576 * (5120**2 + 5120 * 3584)),
+        # 576 patches and a class; the last of 24 layers is not read
+        (LLAVA_7B, 7_063_427_072, 2 * 23 * 577 * (12 * 1024**2 + 2 * 577 * 1024)),
+    ],
+    ids=["qwen2.5-vl", "llava"],
+)  # fmt: skip
+def test_known_models_have_their_parameters_and_arithmetic(
+    load: Any, config: dict[str, Any], parameters: int, flops: int
+) -> None:
+    with pytest.warns(UserWarning, match="an image of 672 x 672 is 576 of the 1,024 tokens"):
+        graph = load(config, mode="prefill", context=1024, image=672).graph
+    assert numbers(graph, 2) == parameters
+    vision = np.char.startswith(graph.module.tolist(), ("model.vis",))
+    assert float(graph.flops[vision].sum()) == pytest.approx(flops, rel=0.01)
+
+
 def test_a_training_step_with_an_image_trains_its_encoder(load: Any) -> None:
     graph = load(QWEN, mode="train", context=40, image=56).graph
     backward = {m for m, phase in zip(graph.module, graph.phase, strict=True) if phase == PHASES.index("backward")}
