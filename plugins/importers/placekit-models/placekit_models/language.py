@@ -337,8 +337,12 @@ def network(asked: Asked, source: str) -> Network:
     storage = {"int8": INT8, "int4": INT4}[asked.weights] if asked.weights else stored(quantization)
     config = _config(data, asked)
     cls = _architecture(config)
-    if asked.image is not None and not takes_pictures(cls) and (holder := holder_of_size(config)) is not None:
-        holder.image_size = asked.image
+    if asked.image is not None:
+        if not {"pixel_values", "flattened_patches"} & inspect.signature(cls.forward).parameters.keys():
+            raise ImporterError(f"{cls.__name__} takes no images", "leave out image=")
+        if not takes_pictures(cls) and (holder := holder_of_size(config)) is not None:
+            pair = isinstance(holder.image_size, list | tuple)
+            holder.image_size = [asked.image] * 2 if pair else asked.image
     crossed = bool(getattr(config, "is_encoder_decoder", False))
     generates = bool(cls.can_generate()) and (crossed or cls.main_input_name == "input_ids") and not needs_pictures(cls)
     mode = asked.mode or ("decode" if generates else "inference")
@@ -456,7 +460,7 @@ def _with_loss(config: Any) -> list[str]:
     """Names of classes for a configuration that compute a loss for labels that placekit can make up."""
     from transformers.models.auto import modeling_auto as auto
 
-    heads = ("CTC",) if getattr(config, "vocab_size", None) else ()
+    heads: tuple[str, ...] = ("CTC",) if getattr(config, "vocab_size", None) else ()
     heads += ("AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "IMAGE_CLASSIFICATION")
     heads += ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION")
     found = [m[type(config)] for h in heads if type(config) in (m := getattr(auto, f"MODEL_FOR_{h}_MAPPING"))]

@@ -631,6 +631,7 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
     [
         (BERT, {"mode": "decode"}, "BertForMaskedLM generates no text, so it has no mode=decode"),
         (VIT, {"context": 3}, "takes images, so it has no context"),
+        (LLAMA, {"image": 224}, "LlamaForCausalLM takes no images"),
         (LLAMA, {"context": 65}, "context=65, but .* takes 64 tokens at most"),
         (LLAMA, {"mode": "train", "weights": "int4"}, "weights of 4 bits are not trained"),
         ({"hidden_size": 3}, {}, "has no `model_type`, so it is not"),
