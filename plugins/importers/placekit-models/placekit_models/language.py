@@ -74,7 +74,8 @@ class _Model:
                         setattr(model.config, key, 0)
             if self.generates and getattr(model, "loss_type", "") is None:
                 model.loss_type = "ForCausalLM"  # the default of transformers, which warns
-            model.__class__ = _subclass(type(model), _loss)
+            asks = {"return_loss": True} if self._paired else {}
+            model.__class__ = _subclass(type(model), functools.partial(_loss, asks))
             return Step(model, inputs, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-4))
         if self.mode == "inference":
             inputs = self._inputs()
@@ -264,12 +265,10 @@ class _Model:
             case _ if takes_pictures(self.cls):
                 return self._with_pictures()
             case "input_ids":
-                return {"input_ids": self._tokens(self.context), **self._mask()}
+                images = self._images() if self._paired else {}
+                return {"input_ids": self._tokens(self.context), **self._mask(), **images}
             case "pixel_values":
-                height, width = _pair(size_of(config) or self.asked.image or 224)
-                frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
-                sizes = (batch, *frames, getattr(config, "num_channels", 3), height, width)
-                return {"pixel_values": torch.randn(sizes, dtype=self.dtype)}
+                return self._images()
             case "input_features" | "input_values":
                 shape = _sound(config)
                 sound = {self.cls.main_input_name: torch.randn(batch, *shape, dtype=self.dtype)}
@@ -284,6 +283,19 @@ class _Model:
                     "write a function that returns a placekit_torch.Step, and give model=FILE.py:FUNCTION",
                 )
 
+    def _images(self) -> dict[str, torch.Tensor]:
+        """Random images, or videos, of the size that the network takes."""
+        config = self.config
+        height, width = _pair(size_of(config) or self.asked.image or 224)
+        frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
+        sizes = (self.asked.batch, *frames, getattr(config, "num_channels", 3), height, width)
+        return {"pixel_values": torch.randn(sizes, dtype=self.dtype)}
+
+    @property
+    def _paired(self) -> bool:
+        """Whether images and texts are encoded and compared, as by CLIP."""
+        return {"return_loss", "pixel_values"} <= inspect.signature(self.cls.forward).parameters.keys()
+
     def _mask(self) -> dict[str, torch.Tensor]:
         """A mask of all tokens, for encoders that make none themselves while they are compiled, and need one."""
         needed = self.config.model_type in ("longt5", "switch_transformers", "pop2piano")
@@ -292,6 +304,8 @@ class _Model:
     def _labels(self) -> dict[str, torch.Tensor]:
         """Random labels, with which the network computes its loss. Raises ImporterError."""
         name, batch = self.cls.__name__, self.asked.batch
+        if self._paired:
+            return {}
         if "labels" not in inspect.signature(self.cls.forward).parameters:
             heads = _with_loss(self.config)
             own = f', or name a class with a head in its config.json: "architectures": ["{heads[0]}"]' if heads else ""
@@ -323,8 +337,12 @@ def network(asked: Asked, source: str) -> Network:
     storage = {"int8": INT8, "int4": INT4}[asked.weights] if asked.weights else stored(quantization)
     config = _config(data, asked)
     cls = _architecture(config)
-    if asked.image is not None and not takes_pictures(cls) and (holder := holder_of_size(config)) is not None:
-        holder.image_size = asked.image
+    if asked.image is not None:
+        if not {"pixel_values", "flattened_patches"} & inspect.signature(cls.forward).parameters.keys():
+            raise ImporterError(f"{cls.__name__} takes no images", "leave out image=")
+        if not takes_pictures(cls) and (holder := holder_of_size(config)) is not None:
+            pair = isinstance(holder.image_size, list | tuple)
+            holder.image_size = [asked.image] * 2 if pair else asked.image
     crossed = bool(getattr(config, "is_encoder_decoder", False))
     generates = bool(cls.can_generate()) and (crossed or cls.main_input_name == "input_ids") and not needs_pictures(cls)
     mode = asked.mode or ("decode" if generates else "inference")
@@ -442,7 +460,8 @@ def _with_loss(config: Any) -> list[str]:
     """Names of classes for a configuration that compute a loss for labels that placekit can make up."""
     from transformers.models.auto import modeling_auto as auto
 
-    heads: tuple[str, ...] = ("CTC", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "IMAGE_CLASSIFICATION")
+    heads: tuple[str, ...] = ("CTC",) if getattr(config, "vocab_size", None) else ()
+    heads += ("AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION", "IMAGE_CLASSIFICATION")
     heads += ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION")
     found = [m[type(config)] for h in heads if type(config) in (m := getattr(auto, f"MODEL_FOR_{h}_MAPPING"))]
     return list(dict.fromkeys((f[0] if isinstance(f, tuple) else f).__name__ for f in found))
@@ -453,8 +472,8 @@ def cache_argument(cls: Any) -> str:
     return "cache" if "cache" in inspect.signature(cls.forward).parameters else "past_key_values"
 
 
-def _loss(forward: Callable[..., Any], **given: Any) -> Any:
-    return forward(**given).loss
+def _loss(asks: dict[str, bool], forward: Callable[..., Any], **given: Any) -> Any:
+    return forward(**given, **asks).loss
 
 
 def _output(forward: Callable[..., Any], **given: Any) -> Any:

@@ -505,6 +505,45 @@ def test_a_decoded_token_reads_the_image_in_the_cache(load: Any) -> None:
         load(BLIP2, mode="decode")
 
 
+QWEN_7B = {
+    **QWEN, "dtype": "bfloat16", "image_token_id": 151655, "video_token_id": 151656, "tie_word_embeddings": False,
+    "text_config": {"model_type": "qwen2_5_vl_text", "hidden_size": 3584, "intermediate_size": 18944, "vocab_size": 152064,
+                    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
+                    "rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24]}},
+    "vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584},
+}  # fmt: skip
+LLAVA_7B = {
+    "model_type": "llava", "dtype": "bfloat16",
+    "text_config": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+                    "num_attention_heads": 32, "vocab_size": 32064},
+    "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096,
+                      "num_hidden_layers": 24, "num_attention_heads": 16, "image_size": 336, "patch_size": 14},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "parameters", "flops"),
+    [
+        # 2,304 patches, of which 4 layers see all, and 28 those in a window of 64; four patches become a token
+        (QWEN_7B, 8_292_166_656,
+         2 * 2304 * (32 * (4 * 1280**2 + 3 * 1280 * 3420) + 2 * (4 * 2304 + 28 * 64) * 1280 + 1176 * 1280)
+         + 2 * 576 * (5120**2 + 5120 * 3584)),
+        # 576 patches and a class; the last of 24 layers is not read
+        (LLAVA_7B, 7_063_427_072, 2 * 23 * 577 * (12 * 1024**2 + 2 * 577 * 1024)),
+    ],
+    ids=["qwen2.5-vl", "llava"],
+)  # fmt: skip
+def test_known_models_have_their_parameters_and_arithmetic(
+    load: Any, config: dict[str, Any], parameters: int, flops: int
+) -> None:
+    with pytest.warns(UserWarning, match="an image of 672 x 672 is 576 of the 1,024 tokens"):
+        graph = load(config, mode="prefill", context=1024, image=672).graph
+    assert numbers(graph, 2) == parameters
+    vision = np.char.startswith(graph.module.tolist(), ("model.vis",))
+    assert float(graph.flops[vision].sum()) == pytest.approx(flops, rel=0.01)
+
+
 def test_a_training_step_with_an_image_trains_its_encoder(load: Any) -> None:
     graph = load(QWEN, mode="train", context=40, image=56).graph
     backward = {m for m, phase in zip(graph.module, graph.phase, strict=True) if phase == PHASES.index("backward")}
@@ -519,6 +558,47 @@ def test_the_processor_of_a_folder_makes_the_image(load: Any, tmp_path: Path) ->
     assert named(load(small, mode="inference", context=9, image=56).graph, "pixel_values") == {
         "input.pixel_values": 3 * 8 * 8 * 4
     }
+
+
+CLIP = {
+    "model_type": "clip", "architectures": ["CLIPModel"], "projection_dim": 8, "vision_config": VISION,
+    "text_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+                    "vocab_size": 61, "max_position_embeddings": 12},
+}  # fmt: skip
+SPEECH = {**WAV2VEC2, "architectures": ["Wav2Vec2ForCTC"], "vocab_size": 32}
+LONG_T5 = {**T5, "model_type": "longt5", "architectures": ["LongT5ForConditionalGeneration"], "local_radius": 3}
+SEGFORMER = {
+    "model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"], "depths": [1], "sr_ratios": [2],
+    "num_encoder_blocks": 1, "hidden_sizes": [8], "patch_sizes": [7], "strides": [4], "num_attention_heads": [1],
+    "mlp_ratios": [2], "decoder_hidden_size": 8, "num_labels": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "shapes"),
+    [
+        (CLIP, {"input_ids": (2, 12), "pixel_values": (2, 3, 16, 16)}),  # each text is compared with each image
+        (SPEECH, {"input_values": (2, 160_000), "labels": (2, 64)}),
+        (LONG_T5, {"input_ids": (2, 24), "attention_mask": (2, 24), "labels": (2, 24)}),
+        (SEGFORMER, {"pixel_values": (2, 3, 224, 224), "labels": (2, 224, 224)}),
+    ],
+    ids=["clip", "ctc", "longt5", "segmentation"],
+)
+def test_training_has_the_inputs_that_the_loss_reads(load: Any, config: dict[str, Any], shapes: dict[str, Any]) -> None:
+    graph = load(config, mode="train", batch=2, **({"context": 24} if config is LONG_T5 else {})).graph
+    found = {n.removeprefix("input."): i for i, n in enumerate(graph.op_name) if n.startswith("input.")}
+    assert {n: graph.shape(int(graph.outputs(i)[0])) for n, i in found.items()} == shapes
+    assert graph.phase.max() == PHASES.index("update")
+
+
+def test_cross_attention_keeps_what_the_encoder_makes_of_sound(load: Any) -> None:
+    """Speech2Text halves its frames twice."""
+    sound = {
+        **WHISPER, "model_type": "speech_to_text", "architectures": ["Speech2TextForConditionalGeneration"],
+        "input_feat_per_channel": 8, "conv_channels": 16, "max_source_positions": 40,
+    }  # fmt: skip
+    kept = named(load(sound, mode="decode", context=6).graph, "key_cache").values()
+    assert [b // (2 * 8 * 4) for b in kept] == [6, 10]
 
 
 def test_infinities_as_transformers_writes_them(load: Any) -> None:
@@ -551,6 +631,7 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
     [
         (BERT, {"mode": "decode"}, "BertForMaskedLM generates no text, so it has no mode=decode"),
         (VIT, {"context": 3}, "takes images, so it has no context"),
+        (LLAMA, {"image": 224}, "LlamaForCausalLM takes no images"),
         (LLAMA, {"context": 65}, "context=65, but .* takes 64 tokens at most"),
         (LLAMA, {"mode": "train", "weights": "int4"}, "weights of 4 bits are not trained"),
         ({"hidden_size": 3}, {}, "has no `model_type`, so it is not"),
@@ -567,6 +648,17 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
             "it keeps the state of a recurrence.*\n  mode=inference is the pass over a whole sequence",
         ),
         ({**LLAMA, "quantization_config": "gptq"}, {}, "`quantization_config` is 'gptq', not a mapping"),
+        (
+            WAV2VEC2,
+            {"mode": "train"},
+            r'computes no loss\n  use mode=inference, or name .* "architectures": \["Wav2Vec2ForCTC"\] \(or Wav2Vec2ForSeq',
+        ),
+        (
+            {**VIT, "model_type": "yolos", "architectures": ["YolosForObjectDetection"], "image_size": [16, 16]},
+            {"mode": "train"},
+            "the loss of YolosForObjectDetection matches objects to targets",
+        ),
+        ({**IDEFICS, "scale_factor": 3}, {"mode": "inference", "image": 56}, "takes no image as .* says: shape"),
     ],
 )
 def test_mistakes(load: Any, config: dict[str, Any], options: dict[str, Any], message: str) -> None:

@@ -243,3 +243,41 @@ def test_sparse_tensors_are_refused() -> None:
     module.register_buffer("edges", torch.eye(4).to_sparse_coo())
     with pytest.raises(ImporterError, match=r"has a tensor of torch\.sparse_coo with shape \(4, 4\)"):
         import_module(module, torch.randn(2, 4), mode="inference")
+
+
+def test_images_of_padding_and_numbers_in_a_list() -> None:
+    """No number is exactly 0, as in the code of Idefics, and a list may hold single tensors, as in that of Qwen2-VL."""
+
+    class Padded(nn.Module):
+        def forward(self, images: Tensor, grid: Tensor) -> Tensor:
+            kept = images[(images == 0.0).sum((1, 2)) != images[0].numel()]
+            whole = torch.ones(kept.shape, dtype=torch.bool)
+            return kept[whole] * torch.tensor([grid.max() + 1, 2]).sum()
+
+    x, grid = torch.randn(4, 3, 3), torch.tensor([5, 6])
+    with pytest.warns(UserWarning, match="was traced with the values of this example"):
+        program = import_module(Padded(), (x, grid), mode="inference")
+    assert program.executable is not None
+    _, results = run_sequential(program, program.executable.initial())
+    torch.testing.assert_close(next(iter(results.values())), x.flatten() * 9)
+
+
+def test_the_loss_of_spoken_text() -> None:
+    class Spoken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = nn.Linear(8, 10)
+
+        def forward(self, x: Tensor, text: Tensor) -> Tensor:
+            scores, real = self.scores(x).log_softmax(-1).transpose(0, 1), text >= 0
+            frames = torch.full((2,), x.shape[1])
+            return nn.functional.ctc_loss(scores, text.masked_select(real), frames, real.sum(-1))
+
+    module, x, text = Spoken(), torch.randn(2, 50, 8), torch.randint(1, 10, (2, 7))
+    program = import_module(module, (x, text), mode="train")
+    assert program.executable is not None
+    _, results = run_sequential(program, program.executable.initial())
+    loss = module(x, text)
+    loss.backward()
+    torch.testing.assert_close(results["loss"], loss.detach())
+    torch.testing.assert_close(results["gradient.scores.weight"], module.scores.weight.grad)
