@@ -89,7 +89,16 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
                 "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
             )
         found = runtime(name)
-        written: Any = found.write(run.problem, run.placement)
+        try:
+            written: Any = found.write(run.problem, run.placement)
+        except PlacementError as e:
+            backend, _, _ = run.simulator()
+            if backend is None:
+                raise
+            advice = e.hint.partition("; ")[2]
+            used = "policy=chain" in advice and run.config.policy["name"] == "chain"
+            way = _way_out(run, name, backend)
+            raise PlacementError(e.message, way.replace(_JSON, advice) if advice and not used else way) from None
         if not isinstance(written, RuntimeMap):
             returned = f"{type(found).__name__}.write returned a {type(written).__name__}"
             raise PluginError(f"runtime {name!r} is broken: {returned}, not a RuntimeMap", "see Stages.map")
@@ -156,11 +165,11 @@ def _way_out(run: _Run, name: str, backend: Backend) -> str:
                 made = runtime(other).write(run.problem, run.placement)
                 measured = session.evaluate(made.placement.batch())
                 if measured.error[0] is None and not lacking_memory(run.problem, measured.peak_bytes[0]):
-                    works.append(f"`--format {other}`")
+                    works.append(other)
     finally:
         session.close()
     if works:
-        return f"{' and '.join(works)} can hold it; {_JSON}"
+        return f"`--format {' or '.join(filter(None, [', '.join(works[:-1]), works[-1]]))}` can hold it; {_JSON}"
     chain = "place it for this runtime, e.g. policy=chain for stages; " if run.config.policy["name"] != "chain" else ""
     return f"{chain}{_JSON}"
 

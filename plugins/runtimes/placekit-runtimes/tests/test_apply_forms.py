@@ -115,8 +115,8 @@ def test_the_way_out_of_a_format_is_another_one_that_works(
     lacking = ["gpu:0 needs 2 bytes and has 1"]
     monkeypatch.setattr(apply, "lacking_memory", lambda *_: lacking.pop() if lacking else "")
     done = placekit("apply", "run", "--format", "llamacpp")
-    works = " and ".join(f"`--format {r}`" for r in runtimes() if r != "llamacpp")
-    assert f"does not fit: gpu:0 needs 2 bytes and has 1\n  {works} can hold it; `--format json`" in done.err
+    works = ", ".join(r for r in runtimes() if r not in ("llamacpp", "vllm"))
+    assert f"gpu:0 needs 2 bytes and has 1\n  `--format {works} or vllm` can hold it; `--format json`" in done.err
 
     monkeypatch.setattr(apply, "lacking_memory", lambda *_: "gpu:0 needs 2 bytes and has 1")
     assert "policy=chain" in placekit("apply", "run", "--format", "llamacpp").err
@@ -166,6 +166,9 @@ def test_a_map_without_a_value(placekit: Run, run: Path) -> None:
     done = placekit("apply", "run")
     assert done.code == 1
     assert "as device_map this placement does not run: stages wait for each other" in done.err
+    done = placekit("apply", "run", "--format", "pipeline")
+    assert "the placement is no chain of modules" in done.err
+    assert "device_map` " not in done.err, "which does not run either"
 
 
 def test_msr_is_read_again_with_the_devices(placekit: Run, run: Path) -> None:
