@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import operator
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -65,6 +66,7 @@ class Captured:
         constants: values of the sources that are constants in the module's code.
         operations: number of operations in the traced graph, without dead code.
         unsplit: paths of the modules that their authors want on one device.
+        stateless: children of the model, and elements of its lists, without parameters and buffers, such as a dropout.
     """
 
     graph: torch.fx.Graph
@@ -75,6 +77,7 @@ class Captured:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     operations: int = 0
     unsplit: list[str] = field(default_factory=list)
+    stateless: list[str] = field(default_factory=list)
 
 
 class _Whole(torch.nn.Module):
@@ -217,7 +220,7 @@ def capture(builder: Builder, mode: Mode, name: str, seed: int = 0, kernels: Ker
         if any(n.op == "call_function" and base_name(n.target) in experts.NAMES for n in joint.graph.nodes):
             warnings.warn(f"{name}: {experts.NOTE}", stacklevel=2)
         captured = _assemble(joint, whole, mode, update)
-        captured.unsplit = _unsplit(step.module)
+        captured.unsplit, captured.stateless = _unsplit(step.module), list(_stateless(step.module))
         return captured
 
 
@@ -225,6 +228,14 @@ def _unsplit(module: torch.nn.Module) -> list[str]:
     """The modules of the classes that a model of transformers or diffusers, or a part of it, names in `_no_split_modules`."""
     classes = {c for m in module.modules() for c in (getattr(m, "_no_split_modules", None) or ())}
     return [path for path, m in module.named_modules() if type(m).__name__ in classes]
+
+
+def _stateless(module: torch.nn.Module, prefix: str = "") -> Iterator[str]:
+    for name, child in module.named_children():
+        if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict) and not prefix:
+            yield from _stateless(child, f"{name}.")
+        elif next(itertools.chain(child.parameters(), child.buffers()), None) is None:
+            yield prefix + name
 
 
 def _built(builder: Builder, fake: TraceMode, tracer: str, name: str) -> Step:

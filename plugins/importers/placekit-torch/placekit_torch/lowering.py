@@ -92,6 +92,7 @@ class _Lowering:
         builder.attributes = {
             **attributes,
             **({"unsplit": captured.unsplit} if captured.unsplit else {}),
+            **({"stateless": captured.stateless} if captured.stateless else {}),
             "traced_operations": captured.operations,
             "kernels": len(self.kernels),
             "views": len(self.nodes) - len(self.kernels),

@@ -279,6 +279,23 @@ def test_modules_that_their_model_wants_whole() -> None:
     assert "unsplit" not in plain.graph.attributes
 
 
+def test_children_without_parameters_and_buffers() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.drop = torch.nn.Linear(4, 4), torch.nn.Dropout(0.0)
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.GELU()])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.drop(self.embed(x))
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    graph = import_module(Net(), torch.ones(2, 4), mode="inference").graph
+    assert graph.attributes["stateless"] == ["drop", "layers.1"]
+
+
 def test_weights_that_do_not_fit_end_the_run_before_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of hundreds of billions of parameters takes minutes to trace."""
     monkeypatch.setattr(capturing, "trace_joint", lambda *args, **more: pytest.fail("it is traced"))

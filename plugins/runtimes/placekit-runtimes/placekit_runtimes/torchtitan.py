@@ -75,7 +75,8 @@ class Torchtitan(Runtime):
         """
         stages = Stages.of(problem, placement, self.title, loops=True)
         parts: list[list[str]] = [[] for _ in stages.counts]
-        for module, (where, has_parameters) in _parts(stages).items():
+        found = _parts(stages)
+        for module, (where, has_parameters) in found.items():
             if len(where) > 1 and has_parameters:
                 raise PlacementError(
                     f"torchtitan divides the children of the model and the elements of its lists, and {module!r} is in stages"
@@ -84,6 +85,11 @@ class Torchtitan(Runtime):
                 )
             for s in where:
                 parts[s].append(module)
+        idle = [m for m in problem.graph.attributes.get("stateless", ()) if m not in found]
+        for part in (
+            parts
+        ):  # each stage calls such a module, a dropout that drops nothing, and torchtitan removes what is not named
+            part += idle
         return stages.map(json.dumps(parts), stages.launch_notes, trains=True)
 
 

@@ -299,6 +299,15 @@ def test_runtimes_of_inference_say_so_for_a_training_step() -> None:
     assert said == {"vllm", "exo", "llamacpp"}
 
 
+def test_torchtitan_has_modules_that_run_nothing_in_every_stage() -> None:
+    """As the importer of torch modules finds them: an idle dropout, and one that is an operation."""
+    graph = decoder().replace(attributes={"stateless": ["drop", "ln_f"]})
+    made = runtime("torchtitan").write(*placed([0] * 3 + [1] * 4, graph=graph))
+    assert json.loads(made.text) == [
+        ["wte", "h.0", "h.1", "h.2", "drop"], ["h.3", "h.4", "h.5", "h.6", "ln_f", "lm_head", "drop"],
+    ]  # fmt: skip
+
+
 def test_torchtitan_cannot_divide_a_child_that_is_no_list() -> None:
     problem = Problem.of(decoder(4, inside="model."), machine())
     blocks = sequence(problem)
