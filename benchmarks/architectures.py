@@ -54,7 +54,7 @@ TRANSFORMERS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "images_and_text": (
         ("decode", "prefill", "train"),
-        "qwen2_5_vl qwen3_vl smolvlm gemma3 llava idefics3 internvl paligemma mllama pixtral aya_vision mistral3 blip-2"
+        "qwen2_5_vl qwen3_vl smolvlm gemma3 llava idefics3 internvl paligemma mllama aya_vision mistral3 blip-2"
         " instructblip",
     ),
 }
@@ -67,12 +67,30 @@ CHANGED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
     "hunyuan_v1_dense": {"head_dim": 128},
-    "dots1": {"n_routed_experts": 8, "n_group": 1, "topk_group": 1},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 1, "topk_group": 1},
     "deepseek_v2": {"num_experts_per_tok": 6, "n_routed_experts": 64},
     "gemma3n_text": {"num_hidden_layers": None},
     "esm": {"vocab_size": 33, "pad_token_id": 1},
-    "convnext": {"num_layers": None},
-    "convnextv2": {"num_layers": None},
+    "convnext": {"num_hidden_layers": None, "num_layers": None},
+    "convnextv2": {"num_hidden_layers": None, "num_layers": None},
+    "qwen2_5_vl": {"vision_config": {"out_hidden_size": 8192, "depth": 2}},
+    "qwen3_vl": {"vision_config": {"out_hidden_size": 4096, "depth": 9}},
+    "smolvlm": {"vision_config": {"image_size": 512, "patch_size": 16}, "scale_factor": 4},
+    "idefics3": {"vision_config": {"image_size": 512, "patch_size": 16}, "scale_factor": 4},
+    "gemma3": {"vision_config": {"image_size": 896, "patch_size": 14}},
+    "blip-2": {"image_token_index": 50265},
+    "instructblip": {"image_token_index": 32000},
+    "aya_vision": {
+        "vision_config": {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_attention_heads": 16}
+    },
+    "wav2vec2": {"architectures": ["Wav2Vec2ForCTC"]},
+    "wav2vec2-bert": {"architectures": ["Wav2Vec2BertForCTC"], "vocab_size": 32},
+    "hubert": {"architectures": ["HubertForCTC"]},
+    "data2vec-audio": {"architectures": ["Data2VecAudioForCTC"]},
+    "layoutlmv3": {"architectures": ["LayoutLMv3ForTokenClassification"]},
+    "audio-spectrogram-transformer": {"architectures": ["ASTForAudioClassification"]},
+    "videomae": {"architectures": ["VideoMAEForVideoClassification"]},
+    "timesformer": {"architectures": ["TimesformerForVideoClassification"]},
 }
 """What default configurations need to build a model; None leaves the default."""
 DIFFUSERS: dict[str, dict[str, Any]] = {
@@ -93,7 +111,13 @@ DIFFUSERS: dict[str, dict[str, Any]] = {
     "Flux2Transformer2DModel": {"num_layers": 1, "num_single_layers": 1},
     "MochiTransformer3DModel": {"num_layers": 1},
     "AllegroTransformer3DModel": {"num_layers": 1},
-    "LatteTransformer3DModel": {"num_layers": 1, "caption_channels": 4096, "sample_size": 64, "patch_size": 2},
+    "LatteTransformer3DModel": {
+        "num_layers": 1,
+        "caption_channels": 4096,
+        "sample_size": 64,
+        "patch_size": 2,
+        "in_channels": 4,
+    },
     "UNet2DModel": {},
     "UNet2DConditionModel": {},
     "VQModel": {},
@@ -154,7 +178,10 @@ def models(kind: str) -> Iterator[tuple[str, tuple[str, ...], dict[str, Any] | N
     else:
         modes, names = TRANSFORMERS[kind]
         for name in names.split():
-            yield name, modes, configuration(name), {} if kind == "encoder" else {"context": 128}
+            yield name, modes, configuration(name), {"batch": 2} if kind == "encoder" else {"context": 128}
+            if kind == "images_and_text":
+                modes_with_image = ("inference", "prefill", "train")
+                yield f"{name} with an image", modes_with_image, configuration(name), {"context": 2048, "image": 448}
 
 
 def outcome(config: dict[str, Any] | None, prefix: str, options: dict[str, Any]) -> str:
@@ -194,15 +221,16 @@ def main() -> int:
     for kind in given.libraries:
         counts: dict[str, list[int]] = {}
         for name, modes, config, options in models(kind):
-            if given.only and name not in given.only:
+            if given.only and name.split()[0] not in given.only:
                 continue
             for mode in modes:
                 start = time.perf_counter()
                 prefix = kind if kind == "diffusers" else "hf"
                 error = outcome(config, prefix, {**options, "mode": mode})
                 print(f"{kind:16} {name:32} {mode:10} {time.perf_counter() - start:5.1f} s  {error}", flush=True)
-                done, of = counts.setdefault(mode, [0, 0])
-                counts[mode] = [done + (not error), of + 1]
+                column = f"{mode}, with an image" if "image" in options and "context" in options else mode
+                done, of = counts.setdefault(column, [0, 0])
+                counts[column] = [done + (not error), of + 1]
                 failed += [f"| {kind}: {name} | {mode} | {error.splitlines()[0][:240]} |"] if error else []
         table += [f"| {kind} | {mode} | {done} | {of} |" for mode, (done, of) in counts.items()]
     print("\n".join(["", *table]))

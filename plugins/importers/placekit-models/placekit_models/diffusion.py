@@ -71,11 +71,13 @@ class _Inputs:
         self.frames = 0
         self.depth = getattr(config, "patch_size_t", None) or 1
         if "3D" in self.name or "num_frames" in self.parameters:
-            self.frames, height, width = _VIDEO
-            if hasattr(config, "sample_frames"):
+            frames, height, width = _VIDEO
+            self.frames = getattr(config, "video_length", frames)
+            if hasattr(config, "temporal_compression_ratio"):
                 self.frames = (config.sample_frames - 1) // config.temporal_compression_ratio + 1
                 height, width = config.sample_height, config.sample_width
-            self.height, self.width = asked.image or height, asked.image or width
+            if not isinstance(getattr(config, "sample_size", None), int):
+                self.height, self.width = asked.image or height, asked.image or width
             self.frames += -self.frames % self.depth
         self.prompt = next((n for k, n in _PROMPT.items() if self.name.startswith(k)), 512)
         self.prompt = getattr(config, "max_text_seq_length", self.prompt)
