@@ -130,8 +130,8 @@ class TestPreset:
         four = dict.fromkeys(["Mixed_5b", "Mixed_5c", "Mixed_5d", "Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"], 5)
         assert block == {**four, "Mixed_6a": 4, "Mixed_7a": 4, "Mixed_7b": 11, "Mixed_7c": 11}
         assert sum(name.startswith("Conv2d_") for name in names) == 5
-        assert {*names[-2:], "fc", "maxpool1", "maxpool2"} == {"avgpool", "dropout", "fc", "maxpool1", "maxpool2"}
-        assert len(names) == 65 + 5 + 5
+        assert {"avgpool", "fc", "maxpool1", "maxpool2"} <= set(names), "its dropout drops nothing"
+        assert len(names) == 65 + 5 + 4
 
     @pytest.mark.slow
     @pytest.mark.long

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,10 +92,11 @@ class Units:
         """[u] labels like `label` (`FREE` where not forward), with groups split so that no cycle is left among them.
 
         Inside each strongly connected set of groups, a group is split by c(x) = the largest number of changes of group on
-        a path to unit x that stays in the set. Proof that (group, c) is acyclic: along an edge x -> y inside the set, c
-        never falls, and rises where the group changes; so every edge between two different (group, c) has a rise of c (if
-        the group is the same, c differs, and it cannot fall), and no path returns. A path that leaves a strongly
-        connected set never comes back to it.
+        a path to unit x that stays in the set; or, if its readers allow it, the number that most units of the group have, so
+        that a constant or a mask that a layer makes stays with the layer. Proof that (group, c) is acyclic: along an edge
+        x -> y inside the set, c never falls, and rises where the group changes; so every edge between two different (group,
+        c) has a rise of c (if the group is the same, c differs, and it cannot fall), and no path returns. A path that leaves
+        a strongly connected set never comes back to it.
         """
         groups = int(label.max(initial=-1)) + 1
         a, b = label[self.source], label[self.target]
@@ -108,8 +111,14 @@ class Units:
         inside = component[a] == component[b]
         rise = (a != b)[inside]
         # sources ascend and units are in topological order: a unit's own changes are known before it is left
-        for x, y, step in zip(self.source[inside].tolist(), self.target[inside].tolist(), rise.tolist(), strict=True):
+        edges = list(zip(self.source[inside].tolist(), self.target[inside].tolist(), rise.tolist(), strict=True))
+        for x, y, step in edges:
             change[y] = max(change[y], change[x] + step)
+        pairs, counts = np.unique(np.stack([label, change])[:, self.forward], axis=1, return_counts=True)
+        most = dict(pairs[:, np.argsort(counts, kind="stable")].T.tolist())  # the last one wins
+        for x, leaving in groupby(reversed(edges), itemgetter(0)):  # the changes of its readers are final
+            if change[x] < most[int(label[x])] <= min(change[y] - step for _, y, step in leaving):
+                change[x] = most[int(label[x])]
         pair = label * (int(change.max()) + 1) + change
         result = np.full(self.count, FREE, np.int64)
         result[self.forward] = np.unique(pair[self.forward], return_inverse=True)[1]
