@@ -662,6 +662,11 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
+        (
+            {**MLLAMA, "text_config": {**MLLAMA["text_config"], "pad_token_id": 99}},
+            {"image": 56},
+            "no MllamaForConditionalGeneration can be built as .* says: Padding_idx must be within",
+        ),
         (BERT, {"mode": "decode"}, "BertForMaskedLM generates no text, so it has no mode=decode"),
         (VIT, {"context": 3}, "takes images, so it has no context"),
         (LLAMA, {"image": 224}, "LlamaForCausalLM takes no images"),
