@@ -174,12 +174,10 @@ def _step(cls: Any, data: dict[str, Any], asked: Asked, mode: Mode) -> Step:
     if asked.image is not None:
         height = width = asked.image
     sample = torch.randn(asked.batch, config.in_channels, height, width, dtype=dtype)
-    inputs: dict[str, Any] = {"sample": sample, "timestep": torch.randint(0, 1000, (asked.batch,))}
+    inputs = {"sample": sample, "timestep": torch.randint(0, 1000, (asked.batch,))}
     if "encoder_hidden_states" in inspect.signature(cls.forward).parameters:
         inputs["encoder_hidden_states"] = torch.randn(asked.batch, 77, config.cross_attention_dim, dtype=dtype)
-    if (
-        getattr(config, "addition_embed_type", None) == "text_time"
-    ):  # Stable Diffusion XL: a whole prompt, and six sizes
+    if getattr(config, "addition_embed_type", None) == "text_time":  # Stable Diffusion XL: a whole prompt, and sizes
         width = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
         shapes = {"text_embeds": (asked.batch, width), "time_ids": (asked.batch, 6)}
         inputs["added_cond_kwargs"] = {key: torch.zeros(shape, dtype=dtype) for key, shape in shapes.items()}
