@@ -265,10 +265,9 @@ def test_a_method_that_was_edited_is_not_skipped_over(placekit: Run, finished: N
     assert outcome.err.count("holds a run made by other code of placekit-search\n  choose another run_dir, or") == 2
 
 
-def test_a_sweep_over_numbers_in_place_of_names(placekit: Run, tmp_path: Path) -> None:
-    outcome = placekit("run", "-m", "workload=mlp", "policy=1,2", "run_dir=sweep")
-    assert (outcome.code, outcome.err.splitlines()[0]) == (
-        1,
-        "placekit: policy=1,2: policy takes names, and 1 is a number",
-    )
+@pytest.mark.parametrize("key", ["policy", "backend@proxy"])
+def test_a_sweep_over_numbers_in_place_of_names(placekit: Run, tmp_path: Path, key: str) -> None:
+    outcome = placekit("run", "-m", "workload=mlp", f"{key}=1,2", "run_dir=sweep")
+    said = f"placekit: {key}=1,2: {key} takes names, and 1 is a number"
+    assert (outcome.code, outcome.err.splitlines()[0]) == (1, said)
     assert not (tmp_path / "sweep").exists()

@@ -120,7 +120,7 @@ def _refuse_numbers(found: Sequence[str], registry: Registry) -> None:
     groups = {choice.group for choice in registry.choices()}
     for override in found:
         number = next((v for v in override.partition("=")[2].split(",") if v.strip().isdecimal()), None)
-        if number is not None and key_of(override) in groups:
+        if number is not None and key_of(override).partition("@")[0] in groups:  # backend@proxy takes names, too
             what = f"{override}: {key_of(override)} takes names, and {number.strip()} is a number"
             raise ConfigError(what, "`placekit run --help` lists them")
 

@@ -22,9 +22,7 @@ from placekit_ray.options import ClusterOptions
 from placekit_ray.worker import Worker
 
 _groups: dict[Any, PlacementGroup] = {}  # by the first of several workers that measure: the machines reserved for them
-_addresses: dict[
-    str, list[tuple[str, str, int]]
-] = {}  # by cluster: what listens where, of its head and of this computer
+_addresses: dict[str, list[tuple[str, str, int]]] = {}  # by cluster: its head, and Ray's daemon here: name, host, port
 _dead: dict[str, str] = {}  # by cluster: why
 _looked_s = 0.0  # when `died` last looked, by `time.monotonic`
 _LOOK_S = 1.0

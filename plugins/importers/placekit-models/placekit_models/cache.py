@@ -25,7 +25,7 @@ LayerKey = tuple[bool, int]
 
 @dataclass(frozen=True)
 class Kept:
-    """What a layer caches of one token: number of heads, and widths of a key and a value; and of how many tokens it did."""
+    """What a layer caches: heads, widths of a key and of a value, and the number of tokens in this pass."""
 
     heads: int
     key: int
@@ -137,26 +137,27 @@ def windows(config: Any) -> list[int | None]:
 def attach(model: Any, kept: Mapping[LayerKey, Kept], *, batch: int, context: int, filled: bool) -> Any:
     """Give attention modules their buffers, and return the cache that writes to them.
 
-    Self-attention has buffers for `context` tokens, cross-attention for those that it cached. So has a layer that cached
-    another number than the first did: it attends to pictures. With `filled`, all but the last of them are there already,
-    and cross-attention is not computed again.
+    Self-attention has buffers for `context` tokens, cross-attention for those that it cached: of an encoder, or of a picture
+    (Mllama, which has one cache for both). With `filled`, all but the last of `context` are there already, and
+    cross-attention is not computed again.
     """
     owners = dict(_owners(model))
     window = windows(model.config)
-    text = next((shape.tokens for (cross, _), shape in kept.items() if not cross), 1)
+    pictures = {key for key in kept if not key[0] and key not in owners and (True, key[1]) in owners}
+    text = next((shape.tokens for key, shape in kept.items() if not key[0] and key not in pictures), 1)
     context = max(context, text)  # more if pictures stand before the text
     fresh = torch.empty if any(map(is_fake, model.parameters())) else torch.zeros  # fake tensors take no memory
     layers: dict[bool, dict[int, Any]] = {False: {}, True: {}}
     for (cross, i), shape in kept.items():
-        owner = owners.get((cross, i)) or owners.get((not cross, i))
+        crossed = cross or (cross, i) in pictures
+        owner = owners.get((crossed, i))
         if owner is None:
             raise ImporterError(f"{type(model).__name__} has no attention module for layer {i}", "use mode=inference")
-        limit = window[i] if not cross and i < len(window) else None
-        seen = cross or shape.tokens != text
-        tokens = shape.tokens if seen else min(context, limit or context)
+        limit = window[i] if i < len(window) else None
+        tokens = shape.tokens if crossed else min(context, limit or context)
         for name, width in (("key_cache", shape.key), ("value_cache", shape.value)):
             owner.register_buffer(name, fresh(batch, shape.heads, tokens, width, dtype=model.dtype))
-        if filled and not seen:
+        if filled and not crossed:
             owner.register_buffer("cache_slot", torch.tensor([(context - 1) % tokens]))
         layers[cross][i] = _Buffers(owner, context - 1 if filled and not cross else 0, filled)
     own = _cache(layers[False])
@@ -172,9 +173,13 @@ def _cache(layers: Mapping[int, Any]) -> Cache:
 
 
 def _owners(model: Any) -> Iterator[tuple[LayerKey, torch.nn.Module]]:
-    """The attention modules of the decoder, which have the number of their layer."""
+    """The attention modules of the decoder, which have the number of their layer; of nested ones, the innermost."""
     decoder = model.get_decoder() if model.config.is_encoder_decoder else model
+    found: dict[str, tuple[int, torch.nn.Module]] = {}
     for path, module in decoder.named_modules():
         layer = next((n for k in ("layer_idx", "layer_id") if (n := getattr(module, k, None)) is not None), None)
         if isinstance(layer, int) and re.search("attention|mla", type(module).__name__.lower()):
-            yield (bool(re.search("cross|encdec|encoder_attn", path.lower())), layer), module
+            found[path] = layer, module
+    for path, (layer, module) in found.items():
+        if not any(other.startswith(f"{path}.") for other in found):
+            yield (bool(re.search("cross|encdec|encoder_(decoder_)?att", path.lower())), layer), module

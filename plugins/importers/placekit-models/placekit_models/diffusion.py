@@ -179,6 +179,10 @@ def _step(cls: Any, data: dict[str, Any], asked: Asked, mode: Mode) -> Step:
     inputs = {"sample": sample, "timestep": torch.randint(0, 1000, (asked.batch,))}
     if "encoder_hidden_states" in inspect.signature(cls.forward).parameters:
         inputs["encoder_hidden_states"] = torch.randn(asked.batch, 77, config.cross_attention_dim, dtype=dtype)
+    if getattr(config, "addition_embed_type", None) == "text_time":  # Stable Diffusion XL: a whole prompt, and sizes
+        width = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+        shapes = {"text_embeds": (asked.batch, width), "time_ids": (asked.batch, 6)}
+        inputs["added_cond_kwargs"] = {key: torch.zeros(shape, dtype=dtype) for key, shape in shapes.items()}
     if mode == "inference":
         return Step(model, inputs | {"return_dict": False})
     noise = torch.randn(asked.batch, config.out_channels, height, width, dtype=dtype)
@@ -190,9 +194,7 @@ def _trained(model: Any, inputs: dict[str, Any], target: torch.Tensor) -> Step:
 
     def loss(output: Any, target: torch.Tensor) -> torch.Tensor:
         found = output[0]
-        if (
-            found.shape != target.shape
-        ):  # the variance, which is learned too, is behind the noise; or a first frame is given
+        if found.shape != target.shape:  # a variance is learned, too, behind the noise; or a first frame is given
             same = tuple(slice(min(sizes)) for sizes in zip(found.shape, target.shape, strict=True))
             found, target = found[same], target[same]
         return torch.nn.functional.mse_loss(found, target)

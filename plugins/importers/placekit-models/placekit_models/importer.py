@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from placekit_torch.factory import Made
-from placekit_torch.importer import import_program
+from placekit_torch.importer import TRACING, import_program
 
 from placekit_core import Importer, ImporterError, Program
 from placekit_models.experts import read_chosen
@@ -36,7 +36,7 @@ class ModelImporter(Importer):
         Models by name never use the internet; a user's function may.
         """
         own = split(self.options.model)[0] == "file"
-        with contextlib.nullcontext() if own else offline():
+        with TRACING, contextlib.nullcontext() if own else offline():
             return [self._load()]
 
     def _load(self) -> Program:

@@ -121,19 +121,13 @@ class _Model:
         mode = fake_mode()
         with quiet(), compiling(), numbers_of_tensors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model that is placed warns again
-            try:
+            with self._building():
                 with torch.random.fork_rng(devices=[]):
                     inputs = self._inputs() if self.crossed or self._beside_text else {"input_ids": self._tokens(1)}
                     if self.crossed:
                         inputs["decoder_input_ids"] = self._tokens(1)
                 with mode:
                     inputs, model = _faked(inputs, mode), self._build(self.dtype)
-            except ImporterError:
-                raise
-            except Exception as e:  # such as sizes that do not fit, most of which transformers does not check
-                raise ImporterError(
-                    f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
-                ) from e
             try:
                 with mode:
                     return record(model, inputs, cache_argument(self.cls), self.crossed)
@@ -149,6 +143,17 @@ class _Model:
                 raise ImporterError(
                     f"{self.cls.__name__} does not run as {self.asked.name} says: {first_line(e)}"
                 ) from e
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[None]:
+        """Within the block, what fails is the configuration: sizes that do not fit, most of which transformers does not check."""
+        try:
+            yield
+        except ImporterError:
+            raise
+        except Exception as e:
+            what = f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
+            raise ImporterError(what) from e
 
     def _with_cache(self, model: Any) -> Step:
         """Build a step of prefill, which fills the cache, or of decode: one token that reads the full cache."""
@@ -202,9 +207,8 @@ class _Model:
             return {}, 0
         side = self.asked.image or (max(_pair(size_of(self.config) or 224)) if needs_pictures(self.cls) else None)
         if side is None:
-            if self.mode != "decode" or not hasattr(
-                self.cls, "get_image_features"
-            ):  # else the cache has all positions alike
+            in_cache = self.mode == "decode" and hasattr(self.cls, "get_image_features")
+            if not in_cache:  # where a token of a picture takes as much as one of text
                 warnings.warn(
                     f"{name} takes images, too: this is a step of its text alone; image=512 gives each sequence one",
                     stacklevel=2,
@@ -219,8 +223,10 @@ class _Model:
         mode = fake_mode()
         with quiet(), compiling(), mode, numbers_of_tensors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            with self._building():
+                model = self._build(self.dtype)
             try:
-                tokens = tokens_of(self._build(self.dtype), _faked(given, mode)) // self.asked.batch
+                tokens = tokens_of(model, _faked(given, mode)) // self.asked.batch
             except Exception as e:
                 raise ImporterError(f"{name} takes no image as {self.asked.name} says: {first_line(e)}") from e
         if tokens >= self.context:

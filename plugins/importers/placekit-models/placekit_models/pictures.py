@@ -32,7 +32,7 @@ def size_of(config: Any) -> Any:
 
 def holder_of_size(config: Any) -> Any:
     """The part of a configuration that has `image_size`, or None."""
-    inner = [getattr(config, k, None) for k in ("vision_config", "backbone_config")]
+    inner = [getattr(config, k, None) for k in ("vision_config", "backbone_config", "encoder")]
     backbone = getattr(inner[0], "backbone_config", None)
     return next((c for c in (config, *inner, backbone) if getattr(c, "image_size", None)), None)
 
@@ -94,6 +94,8 @@ def _sizes(config: Any, kind: Any) -> dict[str, Any]:
             found[theirs] = value
         elif isinstance(value, int) and isinstance(getattr(kind, theirs, None), dict):  # Pixtral's, in merged patches
             found[theirs] = dict.fromkeys(("height", "width"), value * getattr(config, "spatial_merge_size", 1))
+    if grid := getattr(config, "image_grid_pinpoints", None):
+        found["image_grid_pinpoints"] = grid
     image, size = size_of(config), getattr(kind, "size", None) or {}
     if not image or hasattr(kind, "merge_size"):  # that processor keeps the picture's own size
         return found

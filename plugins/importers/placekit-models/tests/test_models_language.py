@@ -501,8 +501,30 @@ def test_a_decoded_token_reads_the_image_in_the_cache(load: Any) -> None:
     kept = [b // (2 * 8 * 4) for b in named(seen, "key_cache").values()]
     assert kept == [60, 4 * (16 + 1), 60]  # keys of the image beside those of text: 4 tiles of 16 patches and a class
     assert len(named(blind, "key_cache")) == 2
+    first = {**MLLAMA, "text_config": {**MLLAMA["text_config"], "cross_attention_layers": [0]}}
+    for mode in ("decode", "prefill"):
+        cached = named(load(first, mode=mode, context=60, image=56).graph, "key_cache")
+        assert [b // (2 * 8 * 4) for b in cached.values()] == [4 * (16 + 1), 60, 60]
+        assert next(iter(cached)) == "model.language_model.layers.0.cross_attn.key_cache"
     with pytest.raises(ImporterError, match="reads its image in every call, so it has no mode=decode"):
         load(BLIP2, mode="decode")
+
+
+def test_tiles_of_an_image_are_those_of_the_configuration(load: Any) -> None:
+    """LLaVA-NeXT: the whole, and 1 x 2 tiles; its processor would make tiles for the sizes of one model."""
+    vision = {**LLAVA["vision_config"], "image_size": 16}
+    config = {**LLAVA, "model_type": "llava_next", "vision_config": vision, "image_grid_pinpoints": [[16, 32]]}
+    graph = load(config, mode="inference", context=72, image=16).graph
+    assert named(graph, "pixel_values") == {"input.pixel_values": 3 * 3 * 16 * 16 * 4}
+
+
+def test_a_decoder_behind_an_encoder_of_images(load: Any) -> None:
+    """As TrOCR, whose images have the size of its encoder."""
+    gpt = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 31, "n_positions": 12}
+    config = {"model_type": "vision-encoder-decoder", "encoder": VIT, "decoder": {**gpt, "add_cross_attention": True}}
+    for image, patches in ((None, 4), (32, 16)):
+        graph = load(config, mode="decode", image=image).graph
+        assert [b // (2 * 8 * 4) for b in named(graph, "key_cache").values()] == [12, patches + 1]
 
 
 QWEN_7B = {
@@ -601,6 +623,17 @@ def test_cross_attention_keeps_what_the_encoder_makes_of_sound(load: Any) -> Non
     assert [b // (2 * 8 * 4) for b in kept] == [6, 10]
 
 
+def test_a_layer_that_attends_to_itself_and_to_patches_keeps_both(load: Any) -> None:
+    """Pix2Struct calls both modules `attention`."""
+    text = {"hidden_size": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "vocab_size": 31}
+    vision = {"hidden_size": 16, "patch_embed_hidden_size": 48, "d_ff": 24, "d_kv": 8, "num_hidden_layers": 1,
+              "num_attention_heads": 2, "patch_size": 4}  # fmt: skip
+    config = {"model_type": "pix2struct", "is_encoder_decoder": True, "text_config": text, "vision_config": vision,
+              "architectures": ["Pix2StructForConditionalGeneration"]}  # fmt: skip
+    kept = named(load(config, mode="decode", context=12).graph, "key_cache")
+    assert [b // (2 * 8 * 4) for b in kept.values()] == [12, 2048]
+
+
 def test_infinities_as_transformers_writes_them(load: Any) -> None:
     mamba = {"model_type": "mamba2", "hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 31, "num_heads": 4, "head_dim": 8,
              "n_groups": 1, "state_size": 4}  # fmt: skip
@@ -629,6 +662,11 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
 @pytest.mark.parametrize(
     ("config", "options", "message"),
     [
+        (
+            {**MLLAMA, "text_config": {**MLLAMA["text_config"], "pad_token_id": 99}},
+            {"image": 56},
+            "no MllamaForConditionalGeneration can be built as .* says: Padding_idx must be within",
+        ),
         (BERT, {"mode": "decode"}, "BertForMaskedLM generates no text, so it has no mode=decode"),
         (VIT, {"context": 3}, "takes images, so it has no context"),
         (LLAMA, {"image": 224}, "LlamaForCausalLM takes no images"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from placekit_models import configurations
+from placekit_models import configurations, images
 from placekit_models.extras import offline
 from placekit_models.importer import split
 from placekit_models.shipped import shipped
@@ -254,6 +257,47 @@ def test_networks_of_diffusers(kind: str, mode: str, tmp_path: Path) -> None:
     sample = next(i for i in range(graph.n) if graph.op_name[i] in ("input.hidden_states", "input.sample"))
     assert graph.shape(int(graph.outputs(sample)[0]))[0] == 2
     assert (graph.phase == 2).any() == (mode == "train")
+
+
+SDXL = {
+    "addition_embed_type": "text_time", "addition_time_embed_dim": 8, "projection_class_embeddings_input_dim": 16 + 6 * 8,
+    "cross_attention_dim": 16, "block_out_channels": [32, 64], "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D"],
+    "up_block_types": ["CrossAttnUpBlock2D", "UpBlock2D"], "layers_per_block": 1, "sample_size": 16,
+}  # fmt: skip
+
+
+def test_a_unet_that_takes_the_whole_prompt_and_sizes(tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DConditionModel", **SDXL}))
+    graph = load_programs(model=f"diffusers:{tmp_path}", batch=2)[0].graph
+    shapes = {n: graph.shape(int(graph.outputs(i)[0])) for i, n in enumerate(graph.op_name) if "added_cond" in n}
+    assert shapes == {"input.added_cond_kwargs.text_embeds": (2, 16), "input.added_cond_kwargs.time_ids": (2, 6)}
+
+
+def test_one_thread_at_a_time_builds_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of torch that are replaced meanwhile would otherwise stay replaced, or be missing in the other thread."""
+    inside, most = [], []
+
+    def network(asked: Any, source: str) -> Any:
+        inside.append(asked)
+        time.sleep(0.05)
+        most.append(len(inside))
+        inside.remove(asked)
+        raise ImporterError("enough", "")
+
+    monkeypatch.setattr(images, "network", network)
+    threads = [threading.Thread(target=suppressed, args=(f"timm:{i}",)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]
+
+
+def suppressed(model: str) -> None:
+    """Import a model without its error."""
+    with contextlib.suppress(ImporterError):
+        load_programs(model=model)
 
 
 WAN = {"num_layers": 1, "num_attention_heads": 2, "attention_head_dim": 24, "ffn_dim": 32, "text_dim": 16}

@@ -22,7 +22,8 @@ from placekit_torch.lowering import lower
 from placekit_torch.options import Kernels, TorchOptions
 from placekit_torch.step import Step
 
-_TRACING = threading.RLock()  # torch traces in one thread at a time
+TRACING = threading.RLock()
+"""Held by the thread that traces: meanwhile functions of torch and transformers are replaced for all threads."""
 
 
 @contextlib.contextmanager
@@ -56,7 +57,7 @@ def import_program(
             fuse_chains(captured)
         return captured
 
-    with _TRACING, _no_garbage_collection(), attention_as(kernels.attention):
+    with TRACING, _no_garbage_collection(), attention_as(kernels.attention):
         if len(shares_of(kernels)) > 1:
             return import_towers(builder, name, mode, seed, recipe or {}, kernels, trace)
         captured = trace(builder)

@@ -116,9 +116,8 @@ class InPlace:
         shown, old = view.meta["val"], whole.meta["val"]
         if value is not None and (value.shape != shown.shape or value.dtype != shown.dtype):
             return False
-        with getattr(
-            old, "fake_mode", contextlib.nullcontext()
-        ):  # not by operator: `chunk`, `unbind` and `narrow` show the same parts as slices
+        with getattr(old, "fake_mode", contextlib.nullcontext()):
+            # not by operator: `chunk`, `unbind` and `narrow` show the same parts as slices
             place = _VIEW_OF[cast(Any, scatter.target)](old, *scatter.args[2:], **scatter.kwargs)
         return _geometry(place) == _geometry(shown)
 

@@ -127,7 +127,7 @@ class PlacedLayers:
         if not len(network.of_layer):
             raise PlacementError(
                 f"{runtime} counts layers, and graph {problem.graph.name!r} has no numbered list of modules",
-                "decoders have one (`h.0`, `model.layers.3`); `--format device_map` and `--format json` need none",
+                "`--format device_map` and `--format json` need none; decoders have such a list: `h.0`, `h.1`",
             )
         of_block = seconds_by_device(problem, network.blocks.of_op, device).argmax(axis=1)
         return cls(network, placement, device, of_block, runtime)

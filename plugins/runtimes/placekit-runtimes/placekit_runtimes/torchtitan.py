@@ -86,9 +86,7 @@ class Torchtitan(Runtime):
             for s in where:
                 parts[s].append(module)
         idle = [m for m in problem.graph.attributes.get("stateless", ()) if m not in found]
-        for part in (
-            parts
-        ):  # each stage calls such a module, a dropout that drops nothing, and torchtitan removes what is not named
+        for part in parts:  # each stage calls a dropout that drops nothing, and torchtitan removes what is not named
             part += idle
         return stages.map(json.dumps(parts), stages.launch_notes, trains=True)
 

@@ -88,6 +88,12 @@ def test_one_map_has_two_numbers_with_two_names(placekit: Run, run: Path) -> Non
     assert re.search(rf"accelerate's own map: \S+ m?s run by accelerate; {model}$", said)
 
 
+def test_a_format_of_layers_for_a_network_without_them(placekit: Run, run: Path) -> None:
+    done = placekit("apply", "run", "--format", "vllm")
+    assert "has no numbered list of modules\n  `--format device_map" in done.err
+    assert done.err.endswith("can hold it; decoders have such a list: `h.0`, `h.1`\n")
+
+
 def test_pipeline(placekit: Run, run: Path) -> None:
     move(run, "head", "p100:1")
     done = placekit("apply", "run", "--format", "pipeline")

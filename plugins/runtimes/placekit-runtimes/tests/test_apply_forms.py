@@ -234,3 +234,6 @@ def test_a_runtime_of_another_package(
     wrong = "placekit: runtime 'says' is broken: Says.write returned a str, not a RuntimeMap"
     assert wrong in placekit("apply", "run", "--format", "says").err
     assert "zzrt" in placekit("apply", "--help").out
+    move(run, r"h\.1", "gpu:1")
+    done = placekit("apply", "run", "--format", "vllm")
+    assert re.search(r"consecutive layers, .*\n  `--format device_map", done.err), "broken ones are not in the way"
