@@ -268,5 +268,8 @@ def test_an_error_on_purpose_is_shown_as_it_is(placekit: Run, faulty: str, evalu
 def test_python_code_and_launchers_that_are_missing_have_a_hint(placekit: Run) -> None:
     Path("x.py").write_text("")
     assert "importer=torch importer.module=x:FUNCTION\n" in placekit("run", "x.py").err
+    Path("a/b").mkdir(parents=True)
+    Path("a/b/x.py").write_text("")
     assert "importer=torch importer.module=x:FUNCTION importer.path=a/b\n" in placekit("run", "a/b/x.py").err
+    assert "no file 'y.py'" in placekit("run", "y.py").err
     assert "is hydra-rq-launcher installed?" in placekit("run", "-m", "seed=1,2", "hydra/launcher=rq").err

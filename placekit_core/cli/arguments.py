@@ -101,6 +101,8 @@ def _file(word: str, registry: Registry) -> str:
         if "." not in word:
             raise ConfigError(f"no file {word!r}", f"{known_files(registry)}; an option is OPTION=VALUE")
     if word.endswith(".py"):
+        if not os.path.exists(word):
+            raise ConfigError(f"no file {word!r}", "a function of a Python file is FILE.py:FUNCTION")
         names = [c.name for c in registry.importers() if "module" in c.config.model_fields]
         folder, file = os.path.split(word.removesuffix(".py"))
         where = f"importer.module={file}:FUNCTION" + (f" importer.path={folder}" if folder else "")

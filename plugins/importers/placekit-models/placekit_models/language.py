@@ -105,8 +105,10 @@ class _Model:
             except ValueError as e:
                 if "scaled_dot_product_attention" not in str(e):
                     raise
-                warnings.warn(f"{self.cls.__name__} has no fused attention: it is imported as products", stacklevel=2)
                 model = self.cls._from_config(config, dtype=dtype, attn_implementation="eager")
+                if any("attention" in type(m).__name__.lower() for m in model.modules()):
+                    name = self.cls.__name__
+                    warnings.warn(f"{name} has no fused attention: it is imported as products", stacklevel=2)
         if any(is_fake(p) or p.is_meta for p in model.parameters()):
             model.tie_weights()
         else:
@@ -235,7 +237,10 @@ class _Model:
                 f"give context={tokens + 64} or more, or a smaller image=",
             )
         what = f"is {tokens:,} of the {self.context:,} tokens" if tokens else "is read beside the tokens of text"
-        warnings.warn(f"an image of {side} x {side} {what} of each sequence", stacklevel=2)
+        pixels = given.get("pixel_values", torch.empty(0)).shape
+        resized = len(pixels) == 4 and pixels[-2:] != (side, side)
+        made = f", which its processor makes {pixels[-2]} x {pixels[-1]}," if resized else ""
+        warnings.warn(f"an image of {side} x {side}{made} {what} of each sequence", stacklevel=2)
         return given, tokens
 
     @property

@@ -7,7 +7,7 @@ import copy
 import itertools
 import operator
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -248,22 +248,28 @@ def _warn_of_specialised(fake: TraceMode, name: str) -> None:
     if fake.reads:
         warnings.warn(
             f"{name} was traced with the values of this example. Its graph is right for other values only if these lines decide"
-            f" the same:{''.join(fake.reads)}",
+            f" the same:{_first(fake.reads)}",
             stacklevel=2,
         )
     if fake.routed:
         warnings.warn(
             f"{name} reads positions from topk or argmax, as routers of experts do. They were taken in turn, so that each"
             " expert has the same load: costs are those of even loads, and the program cannot be executed with other"
-            f" loads:{''.join(fake.routed)}",
+            f" loads:{_first(fake.routed)}",
             stacklevel=2,
         )
     if fake.drawn:
         warnings.warn(
             f"{name} draws numbers that decide what runs; each was taken to be almost 1 (with LayerDrop, no layer is left"
-            f" out):{''.join(fake.drawn)}",
+            f" out):{_first(fake.drawn)}",
             stacklevel=2,
         )
+
+
+def _first(lines: Collection[str]) -> str:
+    """At most three of the lines, and how many there are besides: a library may have a dozen, which no user changes."""
+    more = f"\n  and {len(lines) - 3} more lines" if len(lines) > 3 else ""
+    return "".join(list(lines)[:3]) + more
 
 
 def _warn_of_recurrent(module: torch.nn.Module, name: str) -> None:

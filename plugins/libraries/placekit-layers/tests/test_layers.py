@@ -98,3 +98,20 @@ def test_blocks_are_joined_to_a_path_and_to_few() -> None:
     blocks = sequence(problem_of(b))
     assert as_path(blocks).names == ("a", "left +1", "end")
     assert shortened(blocks, 2).names == ("a +2", "end")
+
+
+def test_constants_and_masks_that_layers_make_are_no_layers() -> None:
+    """The positions that each router sorts read nothing, and each mask reads what the model made before its layers."""
+    b = GraphBuilder("experts")
+    [mask] = b.add("mask", outputs=[8], flops=1e6, module="model")
+    [x] = b.add("embed", outputs=[8], flops=1e6, module="model")
+    for i in range(3):
+        [own] = b.add(f"where{i}", inputs=[mask], outputs=[8], flops=1e6, module=f"model.layers.{i}.attention")
+        [positions] = b.add(f"arange{i}", outputs=[8], flops=1e6, module=f"model.layers.{i}.experts")
+        [x] = b.add(f"attention{i}", inputs=[x, own], outputs=[8], flops=1e9, module=f"model.layers.{i}.attention")
+        [x] = b.add(f"experts{i}", inputs=[x, positions], outputs=[8], flops=1e9, module=f"model.layers.{i}.experts")
+    b.add("norm", inputs=[x], outputs=[8], flops=1e6, module="model")
+    blocks = sequence(problem_of(b))
+    assert blocks.names == ("model", "model.layers.0", "model.layers.1", "model.layers.2", "model (2)")
+    assert blocks.layer.tolist() == [False, True, True, True, False]
+    assert np.all(blocks.source < blocks.target)
