@@ -64,8 +64,12 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def others(word: str = "") -> list[EntryPoint]:
-    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
-    found = [p for g in entry_points().groups if g.startswith(f"{GROUP}.") for p in entry_points(group=g)]
+    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded.
+
+    Without `placekit.compiled`, modules that nobody chooses.
+    """
+    groups = [g for g in entry_points().groups if g.startswith(f"{GROUP}.") and g != f"{GROUP}.compiled"]
+    found = [p for g in groups for p in entry_points(group=g)]
     return sorted(
         (p for p in found if word in f"{p.group} {p.name} {p.value}".lower()), key=lambda p: (p.group, p.name)
     )
