@@ -48,8 +48,15 @@ COMMANDS = [
         "look",
     ),
     (
+        "cluster kinds",
+        "[WORD]",
+        "the devices and links that machines are made of",
+        "placekit_inspect.cluster_kinds:main",
+        "look",
+    ),
+    (
         "cluster new",
-        "[MACHINE|auto [OUT.yaml]]",
+        "MACHINE|auto [OUT.yaml]",
         "a cluster file for a machine in words, or this one",
         "placekit_inspect.cluster_new:main",
         "look",

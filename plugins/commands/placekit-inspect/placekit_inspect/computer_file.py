@@ -91,7 +91,7 @@ def _part(gpu: Gpu, known: Parts) -> str:
         raise ClusterError(
             f"there is no data sheet for GPU {gpu.index}, {gpu.name!r}",
             "measure it: `placekit cluster profile +backend=cuda`; or write a cluster file from the figures of a kind that"
-            " `placekit cluster new` lists",
+            " `placekit cluster kinds` lists",
         )
     return found[0]
 

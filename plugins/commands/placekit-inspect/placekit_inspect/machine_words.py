@@ -20,7 +20,7 @@ from placekit_inspect.data_sheets import Parts
 
 HOW = "write for example `2x rtx4090 + 1x rtx3090, pcie4 x8` or `2 nodes of (4x l40s, pcie4 x16), ib_hdr`"
 LANES = (1, 2, 4, 8, 16)
-LISTING = "placekit cluster new"
+LISTING = "placekit cluster kinds"
 _BOXES = re.compile(r"(?:([0-9]+)\s*(?:x|nodes?|boxes|box)?\s*(?:of)?\s*)?\(([^()]*)\)")
 _DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]+)")
 _LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
