@@ -123,7 +123,8 @@ def show(problem: Problem, facts: Facts) -> None:
     """Print sizes, work, critical path and the heaviest operation types."""
     g = problem.graph
     rows = facts.rows()
-    rows += [(_plain(k.replace("_", " ")), _plain(str(v))) for k, v in g.attributes.items() if k != "kernels"]
+    hidden = {"kernels", "unsplit", "stateless"}  # counted above, and lists of modules for runtimes
+    rows += [(_plain(k.replace("_", " ")), _plain(str(v))) for k, v in g.attributes.items() if k not in hidden]
     print(_plain(g.name))
     console.facts(rows)
     _heaviest(g, np.where(problem.op_allowed, problem.op_s, np.inf).min(axis=1))
