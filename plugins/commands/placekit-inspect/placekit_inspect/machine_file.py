@@ -22,6 +22,8 @@ def machine_file(text: str, name: str = "") -> str:
     """The content of a cluster file, with comments, for the machine that `text` describes. Raises ClusterError."""
     known = parts()
     machine = read_machine(text, known)
+    if machine.memory is not None:
+        known = known.model_copy(update={"kinds": known.kinds | {"cpu": machine.memory.part(known.kinds["cpu"])}})
     links = _Links(machine, known).lines()
     numbers = _numbers(machine)
     kinds = {}
@@ -38,17 +40,19 @@ def _numbers(machine: Machine) -> dict[str, int]:
     """Number of devices of each kind."""
     numbers: dict[str, int] = {}
     for box in machine.each():
-        for kind, number in box.devices:
-            numbers[kind] = numbers.get(kind, 0) + number
+        for own in box.devices:
+            numbers[own.kind] = numbers.get(own.kind, 0) + own.number
     return numbers
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The devices of one kind in one box, with their numbers among all devices of that kind."""
+    """Devices of one kind and slot in one box, with their numbers among all devices of that kind."""
 
     kind: str
     numbers: Sequence[int]
+    pcie: str | None = None
+    lanes: int | None = None
 
 
 class _Links:
@@ -70,9 +74,11 @@ class _Links:
         begun = dict.fromkeys(self.total, 0)
         gateways: list[str | _Group] = []
         for i, box in enumerate(self.machine.each()):
-            groups = [_Group(kind, range(begun[kind], begun[kind] + number)) for kind, number in box.devices]
-            for group in groups:
-                begun[group.kind] += len(group.numbers)
+            groups = []
+            for own in box.devices:
+                numbers = range(begun[own.kind], begun[own.kind] + own.number)
+                groups.append(_Group(own.kind, numbers, own.pcie, own.lanes))
+                begun[own.kind] += own.number
             gateways.append(self._box(box, groups, f"{i}" if self.number > 1 else ""))
         if self.machine.network is not None:
             self._network(self.known.links[self.machine.network], gateways)
@@ -158,15 +164,15 @@ class _Links:
                 raise ClusterError(
                     f"{group.kind} has no PCIe slot", "connect it by a network, or by `shared` with its own CPU"
                 )
-            name = f"pcie{min(part.pcie, int(box.pcie[-1]) if box.pcie else part.pcie)}"
-            slot = self.known.links[name]
+            given, lanes = group.pcie or box.pcie, group.lanes or box.lanes
+            slot = self.known.links[f"pcie{min(part.pcie, int(given[-1]) if given else part.pcie)}"]
             assert slot.bytes_per_s is not None
-            self._note(f"{slot.title} x{box.lanes}; {slot.source}.")
+            self._note(f"{slot.title} x{lanes}; {slot.source}.")
             through_host = staged and not part.peer_to_peer
             if through_host:
                 self._note(f"Hub `{hub}`: {self.known.staged.source}.", "host")
             latency = self.known.staged.latency_s if through_host else slot.latency_s
-            self._line(group, hub, slot.bytes_per_s * box.lanes, latency, duplex="half" if through_host else "full")
+            self._line(group, hub, slot.bytes_per_s * lanes, latency, duplex="half" if through_host else "full")
         for group in groups:
             if group not in gpus:
                 self._note("The CPU reads and writes its memory for all links at once.")
@@ -241,5 +247,8 @@ def _described(machine: Machine, known: Parts) -> str:
 def _described_box(box: Box, known: Parts) -> str:
     links = [known.links[box.fabric].title] if box.fabric else []
     links += [f"{known.links[box.pcie].title} x{box.lanes}"] if box.pcie else []
-    devices = " + ".join(f"{number} x {re.sub(r'[,:]', '', known.kinds[kind].title)}" for kind, number in box.devices)
-    return ", ".join([devices, *links])
+    devices = []
+    for own in box.devices:
+        slot = f" at {known.links[own.pcie].title} x{own.lanes or box.lanes}" if own.pcie else ""
+        devices.append(f"{own.number} x {re.sub(r'[,:]', '', known.kinds[own.kind].title)}{slot}")
+    return ", ".join([" + ".join(devices), *links])

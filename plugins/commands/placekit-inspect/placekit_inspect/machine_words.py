@@ -1,7 +1,9 @@
 """Machines in words: `2x rtx4090 + 1x rtx3090, pcie4 x8`, or `2 nodes of (4x l40s, pcie4 x16), ib_hdr`.
 
     machine   one box, or boxes and their network: BOX | [N nodes of] (BOX) [+ ...], NETWORK [xNICS]
-    BOX       [N x] KIND [+ [N x] KIND ...] [, LINK [xLANES] ...]
+    BOX       DEVICES [+ DEVICES ...] [+ MEMORY] [, LINK [xLANES] ...]
+    DEVICES   [N x] KIND [pcieN [xLANES]], with the slot of these devices if they differ
+    MEMORY    that of the host, a CPU: 64gb ddr5-5600 [xCHANNELS], 2 channels unless they are given
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
 
@@ -16,14 +18,51 @@ from dataclasses import dataclass, replace
 
 from placekit_core import ClusterError, unknown
 from placekit_core.contracts.cluster import MAX_DEVICES
-from placekit_inspect.data_sheets import Parts
+from placekit_inspect.data_sheets import Part, Parts
 
-HOW = "write for example `2x rtx4090 + 1x rtx3090, pcie4 x8` or `2 nodes of (4x l40s, pcie4 x16), ib_hdr`"
+HOW = (
+    "write for example `2x rtx4090 + 1x rtx3090, pcie4 x8`, `rtx4090 pcie4 x16 + rtx3060 pcie3 x4 + 64gb ddr5-5600` or"
+    " `2 nodes of (4x l40s, pcie4 x16), ib_hdr`"
+)
 LANES = (1, 2, 4, 8, 16)
 LISTING = "placekit cluster kinds"
 _BOXES = re.compile(r"(?:([0-9]+)\s*(?:x|nodes?|boxes|box)?\s*(?:of)?\s*)?\(([^()]*)\)")
-_DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]+)")
+_DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]*?)(?:\s+(pcie ?[\d.]+)(?:\s*x\s*([0-9]{1,4}))?)?")
+_MEMORY = re.compile(r"([0-9]{1,6})\s*gb\s+(ddr[45])-([0-9]{4,5})(?:\s*x\s*([0-9]{1,2}))?")
 _LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Devices of one kind in a box; `pcie` and `lanes` are those of their own slots, or None: those of the box."""
+
+    kind: str
+    number: int = 1
+    pcie: str | None = None
+    lanes: int | None = None
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """The memory of a CPU: GiB, its type (`ddr5`), millions of transfers per second of a channel, and channels of 8 bytes."""
+
+    gib: int
+    type: str
+    transfers: int
+    channels: int
+
+    def part(self, cpu: Part) -> Part:
+        """The CPU with this memory."""
+        name, channels = f"{self.type.upper()}-{self.transfers}", f"{self.channels} channel{'s' * (self.channels > 1)}"
+        return cpu.model_copy(
+            update={
+                "title": f"CPU with {self.gib} GB of {name} ({channels})",
+                "source": f"{cpu.source.partition(',')[0]}; {channels} of {name}, 8 bytes each",
+                "nominal": "arithmetic of the CPU",
+                "memory_bytes": self.gib * 2**30,
+                "memory_bytes_per_s": self.channels * self.transfers * 8e6,
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -31,20 +70,21 @@ class Box:
     """One computer.
 
     Attributes:
-        devices: kinds and their numbers, in the order of the text.
+        devices: in the order of the text.
         fabric: `nvlink`, `nvswitch` or `shared`, or None.
         pcie: name of the PCIe link, or None.
         lanes: PCIe lanes of each device.
     """
 
-    devices: tuple[tuple[str, int], ...]
+    devices: tuple[Devices, ...]
     fabric: str | None = None
     pcie: str | None = None
     lanes: int = 16
+    memory: HostMemory | None = None
 
     @property
     def size(self) -> int:
-        return sum(number for _, number in self.devices)
+        return sum(own.number for own in self.devices)
 
 
 @dataclass(frozen=True)
@@ -58,6 +98,14 @@ class Machine:
     def each(self) -> list[Box]:
         """Every box."""
         return [box for number, box in self.boxes for _ in range(number)]
+
+    @property
+    def memory(self) -> HostMemory | None:
+        """The memory of its CPUs. Raises ClusterError if they differ."""
+        found = list(dict.fromkeys(box.memory for _, box in self.boxes if box.memory))
+        if len(found) > 1:
+            raise ClusterError("boxes with different memory of the host", "write one of them, and edit the file")
+        return found[0] if found else None
 
 
 def read_machine(text: str, known: Parts) -> Machine:
@@ -114,14 +162,18 @@ def _one_box(words: str, known: Parts) -> Machine:
         return Machine(((1, _box(words, known)),))
     if len(links) > 1:
         raise ClusterError(f"{words!r} has {networks[0][0]} and other links", f"put each box in brackets: {HOW}")
-    boxes = [(number, Box(((kind, 1),))) for kind, number in _devices(first, known)]
+    devices, memory = _devices(first, known)
+    if memory:
+        raise ClusterError("memory of a host, and every device is a box", f"put each box in brackets: {HOW}")
+    boxes = [(own.number, Box((replace(own, number=1),))) for own in devices]
     return _joined(Machine(tuple(boxes)), *networks[0], known)
 
 
 def _box(words: str, known: Parts) -> Box:
     """`2x rtx3090 + cpu, nvlink, pcie4 x8`."""
     first, *rest = words.split(",")
-    box = Box(_devices(first, known))
+    devices, memory = _devices(first, known)
+    box = Box(devices, memory=memory)
     for name, count in _links(rest, known):
         form = known.links[name].form
         if known.links[name].joins_boxes:
@@ -130,24 +182,48 @@ def _box(words: str, known: Parts) -> Box:
             raise ClusterError(f"{words!r} has two links of one form", "give one")
         if form != "pcie" and count is not None:
             raise ClusterError(f"{name} x{count}: only PCIe has a number of lanes", f"write {name}")
-        if form == "pcie" and count is not None and count not in LANES:
-            raise ClusterError(f"{name} x{count}: PCIe has no such width", f"lanes: {', '.join(map(str, LANES))}")
+        if form == "pcie":
+            _check_lanes(name, count)
         box = replace(box, pcie=name, lanes=count or 16) if form == "pcie" else replace(box, fabric=name)
     return box
 
 
-def _devices(words: str, known: Parts) -> tuple[tuple[str, int], ...]:
-    """Kinds and numbers; numbers of a repeated kind are added."""
-    numbers: dict[str, int] = {}
+def _check_lanes(name: str, lanes: int | None) -> None:
+    if lanes is not None and lanes not in LANES:
+        raise ClusterError(f"{name} x{lanes}: PCIe has no such width", f"lanes: {', '.join(map(str, LANES))}")
+
+
+def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory | None]:
+    """Devices, those of a kind with equal slots together; and the memory of the host, whose CPU is one of the devices."""
+    numbers: dict[Devices, int] = {}
+    memory = None
     for item in words.split("+"):
-        found = _DEVICES.fullmatch(item.strip())
-        if not found:
-            raise ClusterError(f"{item.strip()!r} is no device", f"a device is [N x] KIND; {HOW}")
-        kind = _known(found[2], known.kinds)
-        if kind is None:
-            raise unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
-        numbers[kind] = numbers.get(kind, 0) + _number(found[1])
-    return tuple(numbers.items())
+        if given := _MEMORY.fullmatch(item.strip()):
+            if memory is not None:
+                raise ClusterError(f"{words!r} has two memories of the host", "give their sum, and x CHANNELS")
+            memory = HostMemory(int(given[1]), given[2], int(given[3]), int(given[4] or 2))
+            own, number = Devices("cpu"), 1
+        else:
+            own, number = _device(item.strip(), known)
+        numbers[own] = numbers.get(own, 0) + number
+    if memory and sum(n for own, n in numbers.items() if known.kinds[own.kind].type == "cpu") > 1:
+        raise ClusterError(f"{words!r} has a CPU and memory of the host, which is a CPU, too", "leave out the CPU")
+    return tuple(replace(own, number=number) for own, number in numbers.items()), memory
+
+
+def _device(item: str, known: Parts) -> tuple[Devices, int]:
+    """`2x rtx4090 pcie4 x8`: the kind and its slot, and their number."""
+    found = _DEVICES.fullmatch(item)
+    if not found:
+        raise ClusterError(f"{item!r} is no device", f"a device is [N x] KIND [pcieN [xLANES]]; {HOW}")
+    kind, pcie = _known(found[2], known.kinds), _known(found[3] or "", known.links)
+    if kind is None:
+        raise unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
+    if found[3] and pcie is None:
+        raise unknown("link", found[3], known.links, ClusterError, LISTING)
+    lanes = int(found[4]) if found[4] else None
+    _check_lanes(pcie or "", lanes)
+    return Devices(kind, 1, pcie, lanes), _number(found[1])
 
 
 def _links(items: Iterable[str], known: Parts) -> list[tuple[str, int | None]]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from placekit_inspect.cluster_file import figure, kind_lines
 from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
-from placekit_inspect.machine_words import read_machine
+from placekit_inspect.machine_words import Devices, read_machine
 
 from placekit_core import Cluster, ClusterError, installed, load_cluster
 from placekit_core.contracts.cluster import DeviceKind, Efficiency
@@ -74,8 +74,20 @@ def test_what_a_kind_withholds_is_written_with_its_source() -> None:
 )  # fmt: skip
 def test_ways_to_say_the_same(text: str) -> None:
     wanted = read_machine("2x rtx4090 + 1x rtx3090, pcie4 x8", parts())
-    assert wanted.boxes[0][1].devices == (("rtx4090", 2), ("rtx3090", 1))
+    assert wanted.boxes[0][1].devices == (Devices("rtx4090", 2), Devices("rtx3090", 1))
     assert read_machine(text, parts()) == wanted
+
+
+def test_each_device_has_a_slot_and_the_host_its_memory() -> None:
+    cluster = _cluster("rtx4090 pcie4 x16 + rtx3060 pcie3 x4 + rtx3060 + 64GB DDR5-5600, pcie4 x8")
+    rates = {c.name.split("<")[0].split("-")[0]: c.bytes_per_s for c in cluster.routes.channels}
+    assert {n: rates[n] for n in ("rtx4090:0", "rtx3060:0", "rtx3060:1")} == {
+        "rtx4090:0": 24e9, "rtx3060:0": 3e9, "rtx3060:1": 12e9,
+    }  # fmt: skip
+    cpu = cluster.kinds["cpu"]
+    assert (cpu.memory_bytes, cpu.memory_bytes_per_s) == (64 * 2**30, 2 * 5600e6 * 8)
+    assert "2 channels of DDR5-5600, 8 bytes each" in machine_file("rtx4090 + 64gb ddr5-5600").replace("\n  # ", " ")
+    assert _cluster("l40s + 768 GB ddr4-3200 x12").kinds["cpu"].memory_bytes_per_s == 12 * 3200e6 * 8
 
 
 def test_a_card_uses_its_own_generation_in_a_newer_slot() -> None:
@@ -148,6 +160,16 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
             "no two GPUs of one kind with NVLink",
             "with NVLink: v100, a30, a40, a100",
         ),
+        ("rtx4090 pcie9 + rtx3060", "no link named 'pcie9'", "did you mean 'pcie5'?"),
+        ("rtx4090 pcie4 x3", "pcie4 x3: PCIe has no such width", "lanes: 1, 2, 4, 8, 16"),
+        ("rtx4090 + cpu + 64gb ddr5-5600", "a CPU and memory of the host", "leave out the CPU"),
+        ("32gb ddr5-5600 + 32gb ddr5-5600", "two memories of the host", "give their sum"),
+        (
+            "(rtx4090 + 32gb ddr5-5600) + (rtx4090 + 64gb ddr5-5600), 10gbe",
+            "boxes with different memory",
+            "edit the file",
+        ),
+        ("rtx4090 + 64gb ddr5-5600, 10gbe", "every device is a box", "put each box in brackets"),
         ("2x rtx3090, nvlink x4", "only PCIe has a number of lanes", "write nvlink"),
         ("2x l40s, nvswitch", "no machine has l40s on an NVSwitch", "with a switch: v100, a100, a100_40gb, h100"),
         ("2x m3_ultra", "m3_ultra has no PCIe slot", "connect it by a network"),
