@@ -158,6 +158,13 @@ def test_what_is_refused(change: dict[str, Any], message: str) -> None:
         Cluster.parse({**good, **change})
 
 
+@pytest.mark.parametrize("value", ["24GB", "24 GiB", "24576MiB", "0.0234375 TB"])
+def test_sizes_of_memory_are_powers_of_two(value: str) -> None:
+    kinds = {"g": {**GPU, "memory_bytes": value}}
+    c = Cluster.parse({"kinds": kinds, "devices": [{"kind": "g"}], "links": []})
+    assert c.kinds["g"].memory_bytes == 24 * 2**30
+
+
 @pytest.mark.parametrize("value", [11_000_000_000, 11e9, "11e9", "11000000000", "11.0e9"])
 def test_memory_is_a_whole_number_however_it_is_written(value: Any) -> None:
     kinds = {"g": {**GPU, "memory_bytes": value}}
