@@ -196,7 +196,7 @@ def outcome(config: dict[str, Any] | None, prefix: str, options: dict[str, Any])
         except _TooLong:
             return f"more than {LIMIT_S} s"
         except PlacekitError as e:
-            return e.message.replace(folder, "FOLDER")
+            return e.message.replace(folder, "FOLDER").replace(Path(folder).name, "FOLDER")
         except Exception as e:
             return f"no error of placekit: {e!r}"
         finally:
