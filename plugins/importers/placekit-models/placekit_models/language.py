@@ -38,6 +38,7 @@ _FRAMES, _SAMPLES = 1000, 160_000
 """Ten seconds of sound, as frames of 10 ms and as samples."""
 _SPOKEN = 64
 """Tokens that are spoken meanwhile."""
+_STATE = "it keeps the state of a recurrence or convolution, which placekit does not model"
 _LIMITS = ("max_position_embeddings", "max_target_positions", "n_positions", "max_sequence_length")
 
 
@@ -120,6 +121,8 @@ class _Model:
         """What each layer caches of a token; see `placekit_models.cache.record`. Raises ImporterError."""
         from placekit_models.cache import record
 
+        if _has_state(self.config):
+            raise self._no_cache(_STATE)
         mode = fake_mode()
         with quiet(), compiling(), numbers_of_tensors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the model that is placed warns again
@@ -134,13 +137,7 @@ class _Model:
                 with mode:
                     return record(model, inputs, cache_argument(self.cls), self.crossed)
             except (AttributeError, NotImplementedError, TypeError, ValueError, IndexError) as e:
-                what = first_line(e)
-                if getattr(self.cls, "_is_stateful", False):
-                    what = "it keeps the state of a recurrence or convolution, which placekit does not model"
-                raise ImporterError(
-                    f"the cache of {self.cls.__name__} is not made of keys and values alone: {what}",
-                    "mode=inference is the pass over a whole sequence, without a cache",
-                ) from e
+                raise self._no_cache(_STATE if getattr(self.cls, "_is_stateful", False) else first_line(e)) from e
             except RuntimeError as e:
                 raise ImporterError(
                     f"{self.cls.__name__} does not run as {self.asked.name} says: {first_line(e)}"
@@ -156,6 +153,12 @@ class _Model:
         except Exception as e:
             what = f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
             raise ImporterError(what) from e
+
+    def _no_cache(self, why: str) -> ImporterError:
+        return ImporterError(
+            f"the cache of {self.cls.__name__} is not made of keys and values alone: {why}",
+            "mode=inference is the pass over a whole sequence, without a cache",
+        )
 
     def _with_cache(self, model: Any) -> Step:
         """Build a step of prefill, which fills the cache, or of decode: one token that reads the full cache."""
@@ -425,6 +428,13 @@ def _faked(given: dict[str, torch.Tensor], mode: TraceMode) -> dict[str, torch.T
     for k, v in given.items():
         mode.know(cast(FakeTensor, found[k]), v)
     return found
+
+
+def _has_state(config: Any) -> bool:
+    """Whether layers are recurrent or convolutions, by their types in the configuration."""
+    text = config.get_text_config(decoder=True)
+    types = {str(t) for key in ("layer_types", "block_types") for t in getattr(text, key, None) or ()}
+    return any(not t.endswith("attention") or t.startswith("linear") for t in types)
 
 
 def _pair(size: Any) -> tuple[int, int]:
