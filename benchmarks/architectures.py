@@ -1,4 +1,4 @@
-"""Imports many architectures of transformers, diffusers and timm in every mode, and counts those that import.
+"""Imports many architectures of transformers, diffusers and timm in every mode, and counts how many import.
 
     python benchmarks/architectures.py [--write] [--only NAME ...] [LIBRARY ...]
 
@@ -62,7 +62,7 @@ TRANSFORMERS: dict[str, tuple[tuple[str, ...], str]] = {
 DEPTHS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
 )  # fmt: skip
-"""Numbers of layers, which are 2."""
+"""Options for numbers of layers; each is set to 2."""
 CHANGED: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},

@@ -3,8 +3,8 @@
     python benchmarks/formulas.py [--write] [NAME ...]
 
 Each model is built from the numbers of its published configuration, with random weights, and imported in one mode with batch 1.
-The formulas know nothing of placekit. They leave out what is small: normalisations, biases, rotary embeddings, and in a decoded
-token all activations. Exits with 1 if a number differs by 2% or more. `--write` writes the table to
+The formulas do not use placekit. They leave out small terms: normalisations, biases and rotary embeddings; for a decoded token,
+also the activations. Exits with 1 if a number differs by 2% or more. `--write` writes the table to
 benchmarks/results/formulas.md.
 """
 
@@ -27,7 +27,7 @@ MOST = 0.02  # largest difference
 
 
 class Numbers(NamedTuple):
-    """What is compared; bytes of the cache are 0 where there is none."""
+    """The numbers of a model that are compared; `cache_bytes` is 0 for a model without a cache."""
 
     parameters: float
     cache_bytes: float
@@ -94,7 +94,8 @@ class Latent:
         return 2 * expanded + 2 * self.heads * (self.width + self.rope + self.value)
 
     def copied(self) -> int:
-        """Written and read: keys and values, what of them is copied to join the shared key, and what attention reads."""
+        """Numbers moved for each token in the cache, beside reading it: the expanded keys and values are written, the keys are
+        copied to append the shared part, and attention reads the result."""
         made = self.heads * (self.width + self.value)
         joined = self.heads * 2 * self.width + self.heads * self.rope + self.rope
         return made + joined + self.heads * (self.width + self.rope + self.value)
@@ -102,7 +103,7 @@ class Latent:
 
 @dataclass
 class Decoder:
-    """A decoder in which one token reads all weights, but of the experts only those of the token.
+    """A decoder. A token reads every weight, except experts that its router does not choose.
 
     Attributes:
         matrices: matrices of a feed-forward layer: 3 with a gate, else 2.
@@ -168,7 +169,7 @@ def encoder(
 
 
 def whisper(hidden: int, layers: int, vocabulary: int, heard: int, context: int, mels: int, width: int) -> Numbers:
-    """A decoded token of Whisper: the decoder attends to `context` tokens and `heard` ones of the encoder, which does not run."""
+    """A decoded token of Whisper. The decoder attends to `context` tokens and to `heard` tokens of the encoder, which is idle."""
     encoder_layer, decoder_layer = 12 * hidden**2, 16 * hidden**2
     outer = 3 * hidden * mels + 3 * hidden**2 + (heard + context) * hidden
     read = layers * (decoder_layer - 2 * hidden**2) + vocabulary * hidden  # keys and values of the encoder are cached
@@ -191,7 +192,7 @@ class Model(NamedTuple):
 
 
 def decoder(formula: Decoder, kind: str = "", context: int = 4096, **config: Any) -> Model:
-    """A decoded token. `config` has what the configuration does not share with the formula."""
+    """A decoded token. `config` holds entries of the configuration that the formula does not have."""
     f, a = formula, formula.attention
     given: dict[str, Any] | None = None
     if kind:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,7 +252,8 @@ def test_evaluations_can_be_kept_for_later() -> None:
 
 def test_one_placement_is_no_batch(problem: Problem) -> None:
     evaluate = BudgetedEvaluator(problem, Table())
-    for given in (problem.placement(np.zeros(problem.g, np.int16)), [[0] * problem.g]):
+    wrong: list[Any] = [problem.placement(np.zeros(problem.g, np.int16)), [[0] * problem.g]]
+    for given in wrong:
         with pytest.raises(PlacementError, match=r"evaluate takes a batch, Placements, and was given a \w+") as caught:
-            evaluate(given)  # type: ignore[arg-type]
+            evaluate(given)
         assert "placement.batch()" in caught.value.hint

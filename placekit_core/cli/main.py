@@ -67,13 +67,13 @@ def main() -> int:
 
 
 def open_streams() -> None:
-    """Open a stream that is closed (`placekit ... >&-`), and escape what could change the terminal in both."""
+    """Open standard output or error if it is closed (`placekit ... >&-`), and let both escape control characters."""
     from placekit_core.run.terminal import Harmless
 
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or stream.closed:
-            stream = open(os.devnull, "w")  # noqa: SIM115
+            stream = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
         setattr(sys, name, stream if isinstance(stream, Harmless) else Harmless(stream))
 
 

@@ -66,7 +66,7 @@ def main(argv: list[str], registry: Registry) -> int:
 def others(word: str = "") -> list[EntryPoint]:
     """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded.
 
-    Without `placekit.compiled`, modules that nobody chooses.
+    It leaves out `placekit.compiled`, because users do not choose those modules.
     """
     groups = [g for g in entry_points().groups if g.startswith(f"{GROUP}.") and g != f"{GROUP}.compiled"]
     found = [p for g in groups for p in entry_points(group=g)]

@@ -52,7 +52,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT])i?B")
 
 
 def _whole(value: Any) -> Any:
-    """A number of bytes may be written `11e9`, or `24GB` and `24GiB`, which are the same: memory is sold in powers of 2."""
+    """Read a number of bytes: `11e9`, `24GB` or `24GiB`. The last two are equal, because memory is sold in powers of 2."""
     if isinstance(value, str) and (size := _SIZE.fullmatch(value)):
         return round(float(size[1]) * 2.0 ** (10 * " KMGT".index(size[2])))
     number = _number(value)

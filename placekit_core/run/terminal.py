@@ -1,4 +1,4 @@
-"""What a stream can show: its width, whether it takes more than plain text, and text that cannot change the terminal."""
+"""The width of a stream, whether it takes more than plain text, and streams that keep text from changing the terminal."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _ESCAPES = {n: f"\\x{n:02x}" if n < 256 else f"\\u{n:04x}" for n in (*_CONTROL, 
 
 
 def harmless(text: str) -> str:
-    """The text with control characters, which can change a terminal, and marks that turn the order of letters, escaped."""
+    """Escape control characters, which can change a terminal, and marks that reverse the order of letters."""
     return text.translate(_ESCAPES)
 
 
 class Harmless:
-    """A text stream that escapes what others wrote into files: names of devices, operations and machines, and errors."""
+    """A text stream that escapes the text of files: names of devices, operations and machines, and errors."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

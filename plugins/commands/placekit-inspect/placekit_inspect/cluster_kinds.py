@@ -1,4 +1,4 @@
-"""The command `placekit cluster kinds`: devices and links of which machines in words are made, with their sources."""
+"""The command `placekit cluster kinds`: lists the devices and links for machines in words, with their data sheets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OWN = (
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print the devices whose name or title has WORD, with the sources of few; without a word, all, and the links."""
+    """Print the devices whose name or title has WORD, with sources if they are few. Without WORD, print all and the links."""
     parser = Parser("cluster kinds", "List the devices and links that machines in words are made of.")
     parser.add_argument("word", nargs="?", default="", metavar="WORD", help="only devices with this in their name")
     word, known = parser.read(argv).word, parts()

@@ -34,7 +34,7 @@ _LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of one kind in a box; `pcie` and `lanes` are those of their own slots, or None: those of the box."""
+    """Devices of one kind in a box. `pcie` and `lanes` describe their slots; None takes those of the box."""
 
     kind: str
     number: int = 1
@@ -44,7 +44,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The memory of a CPU: GiB, its type (`ddr5`), millions of transfers per second of a channel, and channels of 8 bytes."""
+    """The memory of a CPU: its size in GiB, its type (`ddr5`), MT/s, and the number of channels, 8 bytes wide each."""
 
     gib: int
     type: str
@@ -194,7 +194,7 @@ def _check_lanes(name: str, lanes: int | None) -> None:
 
 
 def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory | None]:
-    """Devices, those of a kind with equal slots together; and the memory of the host, whose CPU is one of the devices."""
+    """The devices, one entry for each kind and slot; and the memory of the host, whose CPU is among the devices."""
     numbers: dict[Devices, int] = {}
     memory = None
     for item in words.split("+"):
@@ -212,7 +212,7 @@ def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory 
 
 
 def _device(item: str, known: Parts) -> tuple[Devices, int]:
-    """`2x rtx4090 pcie4 x8`: the kind and its slot, and their number."""
+    """Read `2x rtx4090 pcie4 x8`: a kind with its slot, and the number of such devices."""
     found = _DEVICES.fullmatch(item)
     if not found:
         raise ClusterError(f"{item!r} is no device", f"a device is [N x] KIND [pcieN [xLANES]]; {HOW}")

@@ -40,7 +40,7 @@ def test_no_such_kind() -> None:
 
 @pytest.mark.parametrize("name", parts().kinds)
 def test_every_kind_is_a_machine_in_words(name: str) -> None:
-    """Peaks are in the order of their bits, and float32 figures and memory are those of a device, not of a typing error."""
+    """Figures are in the range of real devices, so that a wrong exponent fails."""
     kind = Cluster.parse(parse_yaml(machine_file(f"1x {name}").encode())).kinds[name]
     rates = kind.flops_per_s
     assert 2e11 < rates["float32"] < 2e14

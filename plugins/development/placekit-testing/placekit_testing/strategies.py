@@ -30,7 +30,7 @@ def pick(rng: Generator, options: Sequence[T]) -> T:
 
 
 def random_graph(rng: Generator, n: int) -> Graph:
-    """A graph of about n operations, with several outputs, views, updates, writes in place, and outputs that nobody reads."""
+    """A graph of about n operations. Some have several outputs or views, update a source, write in place, or are never read."""
     b = GraphBuilder("random")
     tensors: list[int] = []
     parameters: list[tuple[int, int]] = []  # tensor, co-location set

@@ -75,8 +75,7 @@ def died() -> str:
     context = ray.get_runtime_context()
     cluster: str = context.gcs_address
     if cluster not in _addresses:
-        nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
-        [own] = [node for node in nodes if node["NodeID"] == context.get_node_id()]
+        [own] = [node for node in _nodes() if node["NodeID"] == context.get_node_id()]
         daemon = "Ray's daemon (raylet) on this computer", own["NodeManagerAddress"], own["NodeManagerPort"]
         _addresses[cluster] = [("its head (gcs_server)", *_host_and_port(cluster)), daemon]
     if cluster not in _dead and time.monotonic() - _looked_s > _LOOK_S:
@@ -133,20 +132,24 @@ def _refuse_unreachable(address: str) -> None:
         ) from None
 
 
+def _nodes() -> list[Any]:
+    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    return nodes
+
+
 def machines() -> list[dict[str, Any]]:
     """The live machines of the cluster: `host`, `node` (Ray's id), `cpus` and `gpus`."""
-    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
     return [
         {
             "host": node["NodeManagerHostname"], "node": node["NodeID"],
             "cpus": node["Resources"].get("CPU", 0.0), "gpus": node["Resources"].get("GPU", 0.0),
         }
-        for node in nodes if node["Alive"]
+        for node in _nodes() if node["Alive"]
     ]  # fmt: skip
 
 
 def description() -> str:
-    """How many machines, CPUs and GPUs the cluster of this process or of RAY_ADDRESS has; empty without either, or if it died."""
+    """How many machines, CPUs and GPUs the cluster of this process or of RAY_ADDRESS has; empty without a live cluster."""
     if not ray.is_initialized():
         if not os.environ.get("RAY_ADDRESS"):
             return ""

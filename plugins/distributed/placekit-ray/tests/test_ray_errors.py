@@ -268,7 +268,7 @@ def test_an_inner_trainer_that_will_not_do(task: Task, inner: Any, message: str)
 
 @pytest.mark.parametrize(("gone", "message"), [(0, r"its head \(gcs_server\)"), (1, "Ray's daemon")])
 def test_a_cluster_that_dies(monkeypatch: pytest.MonkeyPatch, gone: int, message: str) -> None:
-    """Ray would end this process for it, and nobody could write the result."""
+    """Waiting raises an error in time: Ray ends the process soon afterwards, and the result would not be written."""
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(cluster, "_LOOK_S", -1.0)
     with socket.create_server(("127.0.0.1", 0)) as head, socket.create_server(("127.0.0.1", 0)) as daemon:

@@ -137,9 +137,9 @@ def windows(config: Any) -> list[int | None]:
 def attach(model: Any, kept: Mapping[LayerKey, Kept], *, batch: int, context: int, filled: bool) -> Any:
     """Give attention modules their buffers, and return the cache that writes to them.
 
-    Self-attention has buffers for `context` tokens, cross-attention for those that it cached: of an encoder, or of a picture
-    (Mllama, which has one cache for both). With `filled`, all but the last of `context` are there already, and
-    cross-attention is not computed again.
+    Self-attention has buffers for `context` tokens. Cross-attention has buffers for the tokens of the encoder, or of a picture
+    (Mllama keeps both kinds in one cache). With `filled`, the step computes the last of the `context` tokens only, and reads
+    the keys and values of cross-attention from the buffers.
     """
     owners = dict(_owners(model))
     window = windows(model.config)
@@ -173,7 +173,7 @@ def _cache(layers: Mapping[int, Any]) -> Cache:
 
 
 def _owners(model: Any) -> Iterator[tuple[LayerKey, torch.nn.Module]]:
-    """The attention modules of the decoder, which have the number of their layer; of nested ones, the innermost."""
+    """The attention modules of the decoder, by the number of their layer. Of nested modules, the innermost counts."""
     decoder = model.get_decoder() if model.config.is_encoder_decoder else model
     found: dict[str, tuple[int, torch.nn.Module]] = {}
     for path, module in decoder.named_modules():

@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _with_floats(value: Any) -> Any:
-    """`value` with the floats that JSON lacks, which transformers writes as `{"__float__": "Infinity"}`."""
+    """Replace `{"__float__": "Infinity"}`, as transformers writes floats that JSON lacks, by the float."""
     if isinstance(value, list):
         return [_with_floats(v) for v in value]
     if not isinstance(value, dict):

@@ -97,7 +97,7 @@ class _Inputs:
         return found
 
     def _input(self, name: str) -> Any:
-        """One input; None if the network has no use for it, or if it is not known."""
+        """The input `name`; None if this configuration does not use it, or if placekit does not know it."""
         c, batch = self.config, self.batch
         packed = {"img_ids", "img_shapes"} & set(self.parameters)  # samples of 2 x 2 pixels each
         height, width = (self.height // 2, self.width // 2) if packed else (self.height, self.width)

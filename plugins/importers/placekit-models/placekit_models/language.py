@@ -145,7 +145,7 @@ class _Model:
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[None]:
-        """Within the block, what fails is the configuration: sizes that do not fit, most of which transformers does not check."""
+        """Blame the configuration for errors in the block: transformers does not check whether most of its sizes fit."""
         try:
             yield
         except ImporterError:
@@ -168,7 +168,7 @@ class _Model:
 
         filled, batch = self.mode == "decode", self.asked.batch
         cache = attach(model, self.kept, batch=batch, context=self.context, filled=filled)
-        # one token attends to all keys in the cache; a mask would have a column per token of the context, and not of a window
+        # one token attends to all keys in the cache; a mask would be as wide as the context, and a window is narrower
         unmasked = filled and (model.config._attn_implementation == "sdpa" or any(windows(model.config)))
         keywords: dict[str, Any] = {cache_argument(self.cls): cache, "use_cache": True}
         if "logits_to_keep" in inspect.signature(self.cls.forward).parameters:
@@ -196,7 +196,7 @@ class _Model:
         return Step(model, inputs)
 
     def _tokens(self, number: int) -> torch.Tensor:
-        """Random tokens [batch, number], of which none is special in a model that takes pictures: it stands for one."""
+        """Random tokens [batch, number]; no special ones for models that take pictures, because one stands for a picture."""
         found = torch.randint(0, self.config.get_text_config().vocab_size, (self.asked.batch, number))
         if not takes_pictures(self.cls):
             return found
@@ -206,7 +206,7 @@ class _Model:
 
     @functools.cached_property
     def pictures(self) -> tuple[dict[str, torch.Tensor], int]:
-        """What stands for one picture in each sequence, and the tokens of each. Raises ImporterError."""
+        """The inputs for a picture in each sequence, and the number of its tokens. Raises ImporterError."""
         name = self.cls.__name__
         if not takes_pictures(self.cls):
             return {}, 0
@@ -311,7 +311,7 @@ class _Model:
         return {"return_loss", "pixel_values"} <= inspect.signature(self.cls.forward).parameters.keys()
 
     def _mask(self) -> dict[str, torch.Tensor]:
-        """A mask of all tokens, for encoders that make none themselves while they are compiled, and need one."""
+        """A mask of all tokens, for encoders that need one and do not make it while they are compiled."""
         needed = self.config.model_type in ("longt5", "switch_transformers", "pop2piano")
         return {"attention_mask": torch.ones(self.asked.batch, self.context, dtype=torch.long)} if needed else {}
 
@@ -464,7 +464,7 @@ def _context(config: Any, asked: Asked, cls: Any) -> int:
     if limit and any(
         hasattr(c, "create_position_ids_from_input_ids") for c in vars(sys.modules[cls.__module__]).values()
     ):
-        limit -= (text.pad_token_id or 0) + 1  # as in RoBERTa, whose positions are counted from behind that of padding
+        limit -= (text.pad_token_id or 0) + 1  # RoBERTa counts positions from the one behind padding
     if cls.main_input_name == "pixel_values" and not cls.can_generate():
         if asked.context is not None:
             raise ImporterError(f"{cls.__name__} takes images, so it has no context", "leave out context=")

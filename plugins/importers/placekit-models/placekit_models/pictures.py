@@ -1,4 +1,4 @@
-"""Pictures for models of transformers: what the model's own image processor makes of one, and how many tokens that is."""
+"""Pictures for models of transformers: runs the model's own image processor, and counts the tokens of a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that are stored in 4 or 8 bits, and multiplied by kernels that read them so: linear layers, and experts.
+"""Linear layers and experts whose weights are stored in 4 or 8 bits, and the kernels that read and multiply them.
 
 The weights are random, and nothing is converted: weights and scales only have the sizes that the format gives them.
 """
@@ -121,7 +121,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantise(model: Any, storage: Storage) -> None:
-    """Store the weights of linear layers, except the head, and of experts so. Raises ImporterError for other weights."""
+    """Store the weights of linear layers, except the head, and of experts in few bits. Raises ImporterError for others."""
     head = model.get_output_embeddings()
     for path, module in list(model.named_modules()):
         own = {n: p for n, p in module.named_parameters(recurse=False) if p.dim() == 3}
