@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         Cluster as Cluster,
         DeviceKind as DeviceKind,
         Efficiency as Efficiency,
+        Host as Host,
+        Launching as Launching,
         OperationClass as OperationClass,
         Routes as Routes,
         load_cluster as load_cluster,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         CostFile as CostFile,
         CostTable as CostTable,
         KindCosts as KindCosts,
+        launches_of as launches_of,
         roofline as roofline,
         signatures_of as signatures_of,
         with_figures as with_figures,
@@ -135,9 +138,10 @@ if TYPE_CHECKING:
     from placekit_core.run.trained import load_policy as load_policy
 
 _HOME = {
-    "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency OperationClass Routes load_cluster",
+    "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency Host Launching OperationClass Routes load_cluster",
     "contracts.cores": "usable_cores",
-    "contracts.costs": "EFFICIENCY MAX_SECONDS Calibration CostFile CostTable KindCosts roofline signatures_of with_figures",
+    "contracts.costs": "EFFICIENCY MAX_SECONDS Calibration CostFile CostTable KindCosts launches_of roofline "
+    "signatures_of with_figures",
     "contracts.errors": (
         "BackendError BudgetExhausted ClusterError ConfigError GraphError ImporterError NotApplicable "
         "PlacekitError PlacementError PluginError RunError shortened unknown"

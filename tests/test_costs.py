@@ -75,13 +75,6 @@ def test_override_of_the_kind_and_launch_overhead() -> None:
     assert seconds(machine) == [7, 7]
 
 
-def test_a_host_that_launches_ahead_hides_its_launches() -> None:
-    machine = cluster(launch_overhead_s=7, launches_ahead=True, efficiency={"other": {"compute": 1, "memory": 1}})
-    assert seconds(machine, flops=1000.0, bytes_accessed=50.0) == [7, 10]
-    assert seconds(machine, bytes_accessed=800.0) == [8, 8]
-    assert seconds(machine) == [7, 7]
-
-
 def cost_file(path: Path, kinds: Any, **values: Any) -> Path:
     path.write_text(json.dumps({"format": "placekit-costs", "version": 1, "kinds": kinds, **values}))
     return path

@@ -1,11 +1,10 @@
 """What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
 
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
-arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. If the host launches ahead
-(`DeviceKind.launches_ahead`), the operation before hides the overhead, and the longest of the three times counts. A graph
-may have a column `launches`: how many launches each operation costs, a fraction where one launch serves several. Both rates
-are the peak times the fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for
-planning, not measurements of a device; a cost file from measurements replaces them.
+arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. A graph may have a column `launches`: how
+many launches each operation costs, a fraction where one launch serves several. Both rates are the peak times the fraction
+that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not measurements of a
+device; a cost file from measurements replaces them.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
     kinds = cluster.kind_names
     op_s = np.zeros((graph.n, len(kinds)))
-    launches = _launches(graph)
+    launches = launches_of(graph)
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
         peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
@@ -154,13 +153,12 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
         if graph.n:
             arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
-            with_launch = np.maximum if kind.launches_ahead else np.add
-            seconds = with_launch(launches * kind.launch_overhead_s, np.maximum(arithmetic, traffic))
+            seconds = launches * kind.launch_overhead_s + np.maximum(arithmetic, traffic)
             op_s[:, k] = np.where(graph.kernel, seconds, 0.0)
     return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
 
 
-def _launches(graph: Graph) -> NDArray[np.float64]:
+def launches_of(graph: Graph) -> NDArray[np.float64]:
     """[n] launches of each operation: the column `launches`, else 1."""
     column = graph.columns.get("launches")
     return np.ones(graph.n) if column is None else np.asarray(column, np.float64)

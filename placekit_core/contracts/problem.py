@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from placekit_core.contracts.arrays import cached_arrays
 from placekit_core.contracts.cluster import Cluster
-from placekit_core.contracts.costs import CostTable, roofline
+from placekit_core.contracts.costs import CostTable, launches_of, roofline
 from placekit_core.contracts.errors import ClusterError, PlacementError, listed
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping, quotient
@@ -118,6 +118,19 @@ class Problem:
     def group_persistent_bytes(self) -> NDArray[np.float64]:
         """[g] persistent bytes of each group."""
         return np.bincount(self.grouping.group_of, self.graph.persistent_bytes, minlength=self.g).astype(np.float64)
+
+    def launched_s(self, device: NDArray[np.integer]) -> NDArray[np.float64]:
+        """[n] when the host has launched each operation, with operation v on `device[v]`, seconds; 0 without a host.
+
+        A host launches the operations of its devices in topological order, without pauses; see "Hosts" in docs/machine-model.md.
+        """
+        graph, launchers = self.graph, self.cluster.launchers
+        order = graph.topological_order[graph.kernel[graph.topological_order]]
+        own, host = launches_of(graph)[order] * launchers.launch_s[device[order]], launchers.host[device[order]]
+        found = np.zeros(graph.n)
+        for h in np.unique(host):
+            found[order[host == h]] = np.cumsum(own[host == h])
+        return found
 
     @cached_property
     def grouped(self) -> Graph:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from placekit_core.contracts.cluster import Cluster, load_cluster
+from placekit_core.contracts.cluster import Cluster, Launching, load_cluster
 from placekit_core.contracts.errors import (
     BudgetExhausted,
     ClusterError,
@@ -70,6 +70,7 @@ def place(
     parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
     failing_signal_s: float | None = None,
+    launching: Launching | None = None,
     run_dir: str | Path | None = None,
     log: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
@@ -89,6 +90,7 @@ def place(
         parallel: evaluates on the backend in other processes: its name, or its name with options; None uses this process.
         costs: file of measured costs; the roofline model gives the costs of operations that it lacks.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
+        launching: how the runtime launches operations (docs/machine-model.md, "Hosts"); None: as the program usually runs.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
@@ -106,8 +108,8 @@ def place(
         policy = FunctionPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
     components = {"policy": policy, "grouper": grouper, "trainer": trainer, "backend": backend, "proxy": proxy}
     options = {
-        "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
-        "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+        "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
     assembly = assemble(_request(source, about, components, options, registry := installed()), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
@@ -129,6 +131,7 @@ def search(
     parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
     failing_signal_s: float | None = None,
+    launching: Launching | None = None,
     run_dir: str | Path | None = None,
     log: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
@@ -147,8 +150,8 @@ def search(
     """
     components = {"policy": FunctionPolicy(name), "grouper": grouper, "backend": backend, "proxy": backend}
     options = {
-        "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
-        "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+        "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
     registry = installed()
     return Search(assemble(_request(source, about, components, options, registry), registry), run_dir)

@@ -243,6 +243,11 @@ class Assembly:
 
         If there is neither, `default` takes `DEFAULT_CLUSTER` and `auto` takes this computer. Raises ClusterError.
         """
+        cluster = self._cluster(program)
+        usual = program.graph.attributes.get("launching", cluster.launching)
+        return cluster.launched(self.config.launching or usual)
+
+    def _cluster(self, program: Program) -> Cluster:
         if self._named_cluster is not None:
             return self._named_cluster
         own = program.cluster or self.backend.devices()

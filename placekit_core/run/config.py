@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -85,6 +85,11 @@ class RunConfig(_Section):
         default=None,
         description="value that a learner gets for a placement that does not fit, seconds; null: ten times all operations"
         " in sequence, plus a second",
+    )
+    launching: Literal["eager", "graph", "per_device"] | None = Field(
+        default=None,
+        description="how the runtime launches operations, on a machine with hosts; null: as the program usually runs, or as the"
+        " machine says",
     )
     checkpoint_s: Annotated[float, Field(ge=0)] | None = Field(
         default=2.0, description="minimum seconds between checkpoints; null: no checkpoints"

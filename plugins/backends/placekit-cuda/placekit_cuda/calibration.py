@@ -223,10 +223,13 @@ def calibrate(
                 "measure one program at a time",
             )
     clock, notes = Clock(machine, repeats, timeout_s), list[str]()
-    kinds = {}
+    kinds, hosts = {}, []
     for name in cluster.kind_names:
         device, kind = cluster.device_kind.index(name), cluster.kinds[name]
         kinds[name] = _rates(kind, machine, device, clock, _dtypes(programs, kind), notes)
+        if kind.type == "gpu":  # it is launched ahead; what the clock saw last is a kernel with nothing to do
+            names = [n for n, k in zip(cluster.device_names, cluster.device_kind, strict=True) if k == name]
+            hosts.append({"devices": names, "launch_s": _rounded(clock.launch_s)})
     links = _links(cluster, machine, clock, notes)
     samples: dict[str, Samples] = {name: defaultdict(list) for name in kinds}
     failures, interrupted = list[str](), False
@@ -243,6 +246,7 @@ def calibrate(
         "description": f"{cluster.name}, {about}",
         "kinds": {name: kind.model_dump() for name, kind in kinds.items()},
         "links": links,
+        "hosts": hosts,
         "relay": False,
         "multicast": False,
     }

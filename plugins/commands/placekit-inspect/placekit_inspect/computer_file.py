@@ -11,7 +11,7 @@ from placekit_core import Cluster, ClusterError
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml
 from placekit_core.contracts.units import count, mebibytes
-from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, link, withheld_note
+from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, host, link, withheld_note
 from placekit_inspect.computer import Computer, Gpu, Processor, read_computer
 from placekit_inspect.data_sheets import NvLink, Parts, parts
 
@@ -60,7 +60,9 @@ def computer_file(computer: Computer, name: str = "here") -> str:
     found = [f"{len(own.positions)} x {known.kinds[own.part].title}" for own in gpus.values()]
     described = " + ".join([*found, f"{computer.processor.name}, {computer.processor.cores} cores"])
     head = [HEAD, withheld_note(sources), *(f"{note[:1].upper()}{note[1:]}." for note in computer.notes)]
-    return cluster_text(head, name, json.dumps(described), kinds, links)
+    about = known.host.source
+    hosts = [*comment(f"{about[:1].upper()}{about[1:]}."), host(known.host)]
+    return cluster_text(head, name, json.dumps(described), kinds, links, hosts)
 
 
 def _gpu_kinds(computer: Computer, known: Parts) -> dict[str, _Gpus]:

@@ -87,12 +87,22 @@ class Staged(FileModel):
     latency_s: NonNegative
 
 
+class HostPart(FileModel):
+    """What a computer takes to launch operations and to hand over between devices, as in a cluster file."""
+
+    source: str
+    launch_s: NonNegative
+    handover_s: NonNegative
+    graph_handover_s: NonNegative
+
+
 class Parts(FileModel):
     """Everything in `parts.yaml`."""
 
     kinds: dict[str, Part]
     links: dict[str, LinkPart]
     staged: Staged
+    host: HostPart
     withheld: dict[str, Withheld]
 
     def withheld_of(self, kind: str) -> Withheld:

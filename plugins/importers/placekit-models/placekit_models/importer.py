@@ -52,9 +52,10 @@ class ModelImporter(Importer):
         builder = Made(found.make, f"model={o.model}", found.path)
         title = f"{found.name}.{found.mode}"
         program = import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)
-        if found.routing is not None:
-            program = dataclasses.replace(program, graph=read_chosen(program.graph, *found.routing))
-        return program
+        graph = program.graph if found.routing is None else read_chosen(program.graph, *found.routing)
+        if found.mode == "decode":  # runtimes record the step of a token once, and run it as a graph
+            graph = graph.replace(attributes={**graph.attributes, "launching": "graph"})
+        return dataclasses.replace(program, graph=graph)
 
 
 def split(model: str) -> tuple[str, str]:
