@@ -186,6 +186,7 @@ class Task:
         executable: how to run the program for real, if its importer knows.
         proxy_evaluations: `budget.proxy_evaluations`.
         measures: whether the run's backend measures (and does not simulate).
+        band: how wrong predictions of this kind are, as a share of the measured value (hook `placekit_band`); None: unknown.
         backend: `{"name": ..., OPTION: ...}`, from which another process can build the run's backend; empty if it cannot.
     """
 
@@ -195,6 +196,7 @@ class Task:
     executable: Executable | None = None
     proxy_evaluations: int | None = None
     measures: bool = False
+    band: float | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
     _proxy: Evaluator | None = field(default=None, init=False, repr=False)
 

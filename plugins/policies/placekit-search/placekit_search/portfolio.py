@@ -34,6 +34,7 @@ from placekit_core import (
 )
 from placekit_search.coarsening import coarsen, movable
 from placekit_search.contiguity import LEAST, contiguous_near
+from placekit_search.fewer_devices import on_fewer_devices
 from placekit_search.local_search import (
     FIRST,
     TEMPERATURE_END,
@@ -119,7 +120,27 @@ class Portfolio(ResumablePolicy):
                 if checkpoint is not None:
                     checkpoint(race.state())
                 race.step(pool)
-        return race.contiguous() or race.placement()
+        placement = race.contiguous() or race.placement()
+        return self._simpler(task) or placement
+
+    def _simpler(self, task: Task) -> Placement | None:
+        """A placement on fewer devices whose value cannot be told from the best one's; None if there is none. Notes both values."""
+        evaluate, within = task.evaluate, self.options.simpler_within
+        if not within or not task.problem.cluster.hosts or task.measures or evaluate.best is None:
+            return None
+        within = max(within, task.band or 0.0)
+        found, fastest = on_fewer_devices(task, within), evaluate.best
+        if found is None or not evaluate.prefer(found, within):
+            return None
+        more = evaluate.best.value_s / fastest.value_s - 1
+        if more <= 0:
+            return found
+        why = "no more than such predictions are wrong" if task.band and more <= task.band else "hardly more"
+        evaluate.note(
+            f"{units.seconds(evaluate.best.value_s)} on fewer devices is {more:.1%} more than the fastest placement found,"
+            f" {units.seconds(fastest.value_s)}: {why} (policy.simpler_within=0 takes the fastest)"
+        )
+        return found
 
 
 class _Race:
