@@ -4,8 +4,8 @@ Roofline (Williams et al. 2009): an operation takes the launch overhead of its d
 arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. If the host launches ahead
 (`DeviceKind.launches_ahead`), the operation before hides the overhead, and the longest of the three times counts. A graph
 may have a column `launches`: how many launches each operation costs, a fraction where one launch serves several. Both rates
-are the peak times the fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for
-planning, not measurements of a device; a cost file from measurements replaces them.
+are the peak times the fraction that the class of the operation reaches: `DeviceKind.efficiency`, where it was measured, else
+`EFFICIENCY`, which is nominal. A cost file from measurements of a program replaces the estimates.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from placekit_core.contracts.graph import Graph, Labels
 # Class of operations: fraction of peak FLOP/s, fraction of peak memory bandwidth. A device kind may override rows.
 EFFICIENCY: dict[OperationClass, Efficiency] = {
     "matmul": Efficiency(compute=0.75, memory=0.80),
+    "quantized_matmul": Efficiency(compute=0.50, memory=0.90),
     "unaligned_matmul": Efficiency(compute=0.75, memory=0.80),
     "convolution": Efficiency(compute=0.60, memory=0.70),
     "attention": Efficiency(compute=0.50, memory=0.70),
@@ -143,7 +144,7 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
     kinds = cluster.kind_names
     op_s = np.zeros((graph.n, len(kinds)))
-    launches = _launches(graph)
+    launches, quantized = _launches(graph), graph.op_class.is_value("quantized_matmul")
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
         peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
@@ -152,7 +153,10 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
         compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
         code = graph.op_class.codes
         if graph.n:
-            arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
+            rate = np.where(
+                quantized, kind.flops_per_s.get("float16", kind.flops_per_s["float32"]), peak[graph.dtype.codes]
+            )
+            arithmetic = graph.flops / (rate * compute[code])
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
             with_launch = np.maximum if kind.launches_ahead else np.add
             seconds = with_launch(launches * kind.launch_overhead_s, np.maximum(arithmetic, traffic))

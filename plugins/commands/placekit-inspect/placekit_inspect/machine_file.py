@@ -14,7 +14,8 @@ from placekit_inspect.machine_words import Box, Machine, read_machine
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
-are per direction. Launch overheads and latencies are nominal, unless a comment says where they come from.
+are per direction. Latencies are nominal, unless a comment says where they come from. `efficiency` has the fractions of these
+peaks that operations reach, where they were measured; classes without a row have the nominal ones of placekit.
 `placekit cluster profile` measures a machine that is at hand."""
 
 
@@ -23,14 +24,18 @@ def machine_file(text: str, name: str = "") -> str:
     known = parts()
     machine = read_machine(text, known)
     if machine.memory is not None:
-        known = known.model_copy(update={"kinds": known.kinds | {"cpu": machine.memory.part(known.kinds["cpu"])}})
+        known = known.model_copy(
+            update={"kinds": known.kinds | {"cpu": machine.memory.part(known.kinds["cpu"], known)}}
+        )
     links = _Links(machine, known).lines()
     numbers = _numbers(machine)
     kinds = {}
     for kind, number in numbers.items():
         part = known.kinds[kind]
         nominal = f" Nominal: {part.nominal}." if part.nominal else ""
-        kinds[kind] = KindEntry(known.kind(kind), number, f"{part.title}. {part.source}.{nominal}")
+        kinds[kind] = KindEntry(
+            known.kind(kind), number, f"{part.title}. {part.source}.{nominal}\n{known.origin(kind)}"
+        )
     withheld = withheld_note(known.withheld_of(kind).source for kind in kinds)
     head = [f"`placekit cluster new {quoted(' '.join(text.split()))}`.", HEAD, withheld]
     return cluster_text(head, name or _slug(numbers), _described(machine, known), kinds, links)

@@ -204,11 +204,14 @@ def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
 
 
 def test_whatever_else_a_part_says_is_written_too() -> None:
-    efficiency = {"matmul": Efficiency(compute=0.9, memory=0.8)}
-    part = parts().kinds["l4"].model_copy(update={"streams": 2, "efficiency": efficiency})
-    kind = parts().model_copy(update={"kinds": {"l4": part}}).kind("l4")
+    part = parts().kinds["l4"]
+    kind = (
+        parts()
+        .kind("l4")
+        .model_copy(update={"streams": 2, "efficiency": {"copy": Efficiency(compute=0.9, memory=0.8)}})
+    )
     lines = kind_lines("l4", kind, part.title)
-    assert lines[-2:] == ["    streams: 2", '    efficiency: {"matmul": {"compute": 0.9, "memory": 0.8}}']
+    assert lines[-3:] == ["    streams: 2", "    efficiency:", "      copy: {compute: 0.9, memory: 0.8}"]
     read = parse_yaml("\n".join(lines).encode())
     assert DeviceKind.model_validate(read["l4"]) == kind
 
