@@ -420,9 +420,8 @@ def figures_table(chosen: Chosen, launches: dict[str, float]) -> list[str]:
     lines = ["| kind | class | compute | memory | source |", "|---|---|---:|---:|---|"]
     for kind in (k for k in parts().kinds if k in chosen or k in launches):
         if kind in launches:
-            lines.append(
-                f"| {kind} | launch_overhead_s | {launches[kind] * 1e6:.1f} us |  | {'aiconfigurator' if kind in BY_PRODUCTS else 'llm_speed'} |"
-            )
+            source = "aiconfigurator" if kind in BY_PRODUCTS else "llm_speed"
+            lines.append(f"| {kind} | launch_overhead_s | {launches[kind] * 1e6:.1f} us |  | {source} |")
         lines += [f"| {kind} | {c} | {two(x)} | {two(y)} | {s} |" for c, (x, y, s) in chosen.get(kind, {}).items()]
     lines += ["", "| median of all kinds | compute | memory | kinds |", "|---|---:|---:|---:|"]
     for op_class in dict.fromkeys(c for rows in chosen.values() for c in rows):

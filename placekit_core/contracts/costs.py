@@ -153,9 +153,8 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
         compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
         code = graph.op_class.codes
         if graph.n:
-            rate = np.where(
-                quantized, kind.flops_per_s.get("float16", kind.flops_per_s["float32"]), peak[graph.dtype.codes]
-            )
+            expanded = max(kind.flops_per_s.get("float16", 0.0), kind.flops_per_s["float32"])
+            rate = np.where(quantized, expanded, peak[graph.dtype.codes])
             arithmetic = graph.flops / (rate * compute[code])
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
             with_launch = np.maximum if kind.launches_ahead else np.add
