@@ -53,7 +53,8 @@ class Part(DeviceKind):
         nominal: names of the figures that no data sheet states.
         driver: names of the device in `nvidia-smi`.
         withheld: key in `Parts.withheld`; default: the type (`gpu` or `cpu`).
-        pcie: generation of its PCIe x16 slot; None without a slot.
+        pcie: generation of its PCIe slot; None without a slot.
+        lanes: PCIe lanes that it has, whatever the slot.
         peer_to_peer: whether the driver copies between GPUs over PCIe, without host memory.
         shared_memory: whether the devices of its board share one memory.
     """
@@ -68,6 +69,7 @@ class Part(DeviceKind):
     driver: Sequence[str] = ()
     withheld: str = ""
     pcie: int | None = None
+    lanes: int = 16
     peer_to_peer: bool = True
     shared_memory: bool = False
     nvlink: NvLink | None = None

@@ -169,7 +169,7 @@ class _Links:
                 raise ClusterError(
                     f"{group.kind} has no PCIe slot", "connect it by a network, or by `shared` with its own CPU"
                 )
-            given, lanes = group.pcie or box.pcie, group.lanes or box.lanes
+            given, lanes = group.pcie or box.pcie, min(group.lanes or box.lanes, part.lanes)
             slot = self.known.links[f"pcie{min(part.pcie, int(given[-1]) if given else part.pcie)}"]
             assert slot.bytes_per_s is not None
             self._note(f"{slot.title} x{lanes}; {slot.source}.")

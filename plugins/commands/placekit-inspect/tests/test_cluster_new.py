@@ -95,6 +95,13 @@ def test_a_card_uses_its_own_generation_in_a_newer_slot() -> None:
     assert {c.name.split(":")[0]: c.bytes_per_s for c in routes.channels} == {"rtx5090": 24e9, "rtx3080": 12e9}
 
 
+def test_a_card_has_no_more_lanes_than_its_own() -> None:
+    rates = {
+        c.name.split(":")[0]: c.bytes_per_s for c in _cluster("rtx4060 + rtx3090 + cpu, pcie4 x16").routes.channels
+    }
+    assert (rates["rtx4060"], rates["rtx3090"]) == (12e9, 24e9)
+
+
 def test_cards_without_peer_to_peer_copy_through_the_host_in_one_direction_at_a_time() -> None:
     cards, server = _cluster("2x rtx4090, pcie4 x16"), _cluster("2x l40s, pcie4 x16")
     assert [c.name for c in cards.routes.channels] == ["rtx4090:0<->host", "rtx4090:1<->host"]
