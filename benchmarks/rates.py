@@ -22,7 +22,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,17 @@ READ = {
 PROMPT_FLOPS = 2 * 6.98e9  # of a token of a prompt: the layers
 ARRAYS = ("rows", "flops", "bytes", "seconds")
 Array = NDArray[np.float64]
+ABOUT = """\
+Seconds of a kernel are launches * launch_overhead_s + max(flops / (peak * compute), bytes / (bandwidth * memory)), with the peaks
+of the data sheets. First the figures of each device, from the first source that has them; then how well they fit the tables:
+|predicted / measured - 1|, median and 90th percentile, over all kernels and by number of rows (of products), sequences or tokens.
+Large errors with few rows and large caches (L40S, RTX PRO 6000) are products that the tables find in the cache. Attention counts
+as three launches. Fractions above 1 are written as 1.
+
+Of llm_speed, only Llama-3-8B on one device sets figures (F16 and Q4_K_M, tokens and prompts of 512); everything else there is
+left for testing predictions. On an A100 and an H100, llama.cpp's products with 16 bits reach less of the bandwidth than those of
+other libraries; the fractions of `matmul` are of the other libraries there. The fractions of CPUs contain what it takes to
+hand over between CPU and GPU in every layer."""
 
 
 class Kernels(NamedTuple):
@@ -106,14 +117,14 @@ def main() -> None:
     print(text)
     if arguments.write:
         head = "# Fractions of data sheets that were measured\n\n"
-        head += f"    PYTHONPATH=FOLDER python benchmarks/rates.py DATA --write\n\n{sources()}\n\n"
+        head += f"    PYTHONPATH=FOLDER python benchmarks/rates.py DATA --write\n\n{ABOUT}\n\n{sources()}\n\n"
         RESULTS.write_text(head + text + "\n", encoding="utf-8")
 
 
 # Kernel tables
 
 
-def parquet(path: Path) -> dict[str, NDArray]:
+def parquet(path: Path) -> dict[str, NDArray[Any]]:
     """Columns of a table."""
     import pyarrow.parquet as pq  # not needed by placekit
 
@@ -174,7 +185,7 @@ def vidur(data: Path) -> Iterator[Kernels]:
             )
         }
         h, inner = 4096.0, 11008.0
-        shapes = {
+        shapes: dict[str, tuple[Array | float, Array | float]] = {
             "attn_pre_proj": (3 * h / split, h), "attn_post_proj": (h, h / split), "mlp_up_proj": (2 * inner / split, h),
             "mlp_down_proj": (h, inner / split),
         }  # fmt: skip
@@ -426,8 +437,9 @@ def figures_table(chosen: Chosen, launches: dict[str, float]) -> list[str]:
     lines += ["", "| median of all kinds | compute | memory | kinds |", "|---|---:|---:|---:|"]
     for op_class in dict.fromkeys(c for rows in chosen.values() for c in rows):
         own = [rows[op_class] for rows in chosen.values() if op_class in rows]
-        medians = [statistics.median(v) if (v := [r[i] for r in own if r[i]]) else None for i in (0, 1)]
-        lines.append(f"| {op_class} | {two(medians[0])} | {two(medians[1])} | {len(own)} |")
+        compute, memory = ([v for v in half if v] for half in ([r[0] for r in own], [r[1] for r in own]))
+        medians = [two(statistics.median(half)) if half else "" for half in (compute, memory)]
+        lines.append(f"| {op_class} | {' | '.join(medians)} | {len(own)} |")
     return lines
 
 

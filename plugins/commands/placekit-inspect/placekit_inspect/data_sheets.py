@@ -172,7 +172,7 @@ class Parts(FileModel):
         like = self._like(part)
         launches = [p.measured_launch_s for p in like if p.measured_launch_s]
         launch_s = part.measured_launch_s or (median(launches) if launches else part.launch_overhead_s)
-        origin = {"measured": [], "median": []}
+        origin: dict[str, list[str]] = {"measured": [], "median": []}
         if launches:
             origin["measured" if part.measured_launch_s else "median"].append("launch_overhead_s")
         efficiency: dict[OperationClass, Efficiency] = {}
