@@ -37,7 +37,11 @@ def read(name: str) -> Any:
 
 def launch_s() -> float:
     """Seconds of the host per operation."""
-    own = [r["us_per_operation"] for r in read("h200_overheads.json")["overhead"] if r["way"].startswith("1 one static fused")]
+    own = [
+        r["us_per_operation"]
+        for r in read("h200_overheads.json")["overhead"]
+        if r["way"].startswith("1 one static fused")
+    ]
     return float(np.mean(own)) * 1e-6
 
 

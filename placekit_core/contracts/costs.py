@@ -3,8 +3,8 @@
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
 arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. A graph may have a column `launches`: how
 many launches each operation costs, a fraction where one launch serves several. Both rates are the peak times the fraction
-that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for planning, not measurements of a
-device; a cost file from measurements replaces them.
+that the class of the operation reaches: `DeviceKind.efficiency`, where it was measured, else `EFFICIENCY`, which is nominal. A
+cost file from measurements of a program replaces the estimates.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from placekit_core.contracts.graph import Graph, Labels
 EFFICIENCY: dict[OperationClass, Efficiency] = {
     "matmul": Efficiency(compute=0.75, memory=0.80),
     "unaligned_matmul": Efficiency(compute=0.75, memory=0.80),
+    "quantized_matmul": Efficiency(compute=0.52, memory=0.88),  # medians of twelve devices
     "convolution": Efficiency(compute=0.60, memory=0.70),
     "attention": Efficiency(compute=0.50, memory=0.70),
     "normalization": Efficiency(compute=0.50, memory=0.60),
@@ -142,7 +143,7 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
     kinds = cluster.kind_names
     op_s = np.zeros((graph.n, len(kinds)))
-    launches = launches_of(graph)
+    launches, quantized = launches_of(graph), graph.op_class.is_value("quantized_matmul")
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
         peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
@@ -151,7 +152,9 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
         compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
         code = graph.op_class.codes
         if graph.n:
-            arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
+            expanded = max(kind.flops_per_s.get("float16", 0.0), kind.flops_per_s["float32"])
+            rate = np.where(quantized, expanded, peak[graph.dtype.codes])
+            arithmetic = graph.flops / (rate * compute[code])
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
             seconds = launches * kind.launch_overhead_s + np.maximum(arithmetic, traffic)
             op_s[:, k] = np.where(graph.kernel, seconds, 0.0)

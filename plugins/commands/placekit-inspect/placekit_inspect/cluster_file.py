@@ -53,7 +53,8 @@ def cluster_text(
 def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
     """A device kind as lines of a cluster file, with `about` as a comment above it."""
     rates = ", ".join(f"{dtype}: {figure(rate)}" for dtype, rate in kind.flops_per_s.items())
-    written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s"}
+    written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s", "efficiency"}
+    efficiency = [f"      {c}: {{compute: {e.compute:g}, memory: {e.memory:g}}}" for c, e in kind.efficiency.items()]
     others = kind.model_dump(exclude=written | {"reserve_bytes", "headroom"}, exclude_defaults=True)
     kept = {key: getattr(kind, key) for key in ("reserve_bytes", "headroom") if getattr(kind, key)}
     return [
@@ -66,6 +67,7 @@ def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
         f"    memory_bytes_per_s: {figure(kind.memory_bytes_per_s)}",
         f"    launch_overhead_s: {figure(kind.launch_overhead_s)}",
         *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
+        *(["    efficiency:", *efficiency] if efficiency else []),
     ]
 
 

@@ -28,7 +28,7 @@ def main(argv: list[str], registry: Registry) -> int:
     for name in found if len(found) <= FEW else ():
         part = known.kinds[name]
         nominal = f" Nominal, not of a data sheet: {part.nominal}." if part.nominal else ""
-        print(wrapped(f"{name}: {part.source}.{nominal}"))
+        print(wrapped(f"{name}: {part.source}.{nominal} {known.origin(name)}"))
     if not word:
         print()
         show_links(known)

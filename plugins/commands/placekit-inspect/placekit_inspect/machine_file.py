@@ -14,7 +14,8 @@ from placekit_inspect.machine_words import Box, Machine, read_machine
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
-are per direction. Launch overheads and latencies are nominal, unless a comment says where they come from.
+are per direction. Latencies are nominal, unless a comment says where they come from. `efficiency` has the fractions of these
+peaks that operations reach, where they were measured; classes without a row have the nominal ones of placekit.
 `placekit cluster profile` measures a machine that is at hand."""
 
 
@@ -23,7 +24,8 @@ def machine_file(text: str, name: str = "") -> str:
     known = parts()
     machine = read_machine(text, known)
     if machine.memory is not None:
-        known = known.model_copy(update={"kinds": known.kinds | {"cpu": machine.memory.part(known.kinds["cpu"])}})
+        own = {"cpu": machine.memory.part(known.kinds["cpu"], known)}
+        known = known.model_copy(update={"kinds": known.kinds | own})
     writer = _Links(machine, known)
     links = writer.lines()
     numbers = _numbers(machine)
@@ -31,7 +33,9 @@ def machine_file(text: str, name: str = "") -> str:
     for kind, number in numbers.items():
         part = known.kinds[kind]
         nominal = f" Nominal: {part.nominal}." if part.nominal else ""
-        kinds[kind] = KindEntry(known.kind(kind), number, f"{part.title}. {part.source}.{nominal}")
+        kinds[kind] = KindEntry(
+            known.kind(kind), number, f"{part.title}. {part.source}.{nominal}\n{known.origin(kind)}"
+        )
     withheld = withheld_note(known.withheld_of(kind).source for kind in kinds)
     head = [f"`placekit cluster new {quoted(' '.join(text.split()))}`.", HEAD, withheld]
     about = known.host.source
@@ -170,7 +174,7 @@ class _Links:
                 raise ClusterError(
                     f"{group.kind} has no PCIe slot", "connect it by a network, or by `shared` with its own CPU"
                 )
-            given, lanes = group.pcie or box.pcie, group.lanes or box.lanes
+            given, lanes = group.pcie or box.pcie, min(group.lanes or box.lanes, part.lanes)
             slot = self.known.links[f"pcie{min(part.pcie, int(given[-1]) if given else part.pcie)}"]
             assert slot.bytes_per_s is not None
             self._note(f"{slot.title} x{lanes}; {slot.source}.")

@@ -51,7 +51,7 @@ class HostMemory:
     transfers: int
     channels: int
 
-    def part(self, cpu: Part) -> Part:
+    def part(self, cpu: Part, known: Parts) -> Part:
         """The CPU with this memory."""
         name, channels = f"{self.type.upper()}-{self.transfers}", f"{self.channels} channel{'s' * (self.channels > 1)}"
         return cpu.model_copy(
@@ -59,6 +59,7 @@ class HostMemory:
                 "title": f"CPU with {self.gib} GB of {name} ({channels})",
                 "source": f"{cpu.source.partition(',')[0]}; {channels} of {name}, 8 bytes each",
                 "nominal": "arithmetic of the CPU",
+                "measured": known.host_fractions(self.channels),
                 "memory_bytes": self.gib * 2**30,
                 "memory_bytes_per_s": self.channels * self.transfers * 8e6,
             }

@@ -96,6 +96,13 @@ def test_a_card_uses_its_own_generation_in_a_newer_slot() -> None:
     assert {c.name.split(":")[0]: c.bytes_per_s for c in routes.channels} == {"rtx5090": 24e9, "rtx3080": 12e9}
 
 
+def test_a_card_has_no_more_lanes_than_its_own() -> None:
+    rates = {
+        c.name.split(":")[0]: c.bytes_per_s for c in _cluster("rtx4060 + rtx3090 + cpu, pcie4 x16").routes.channels
+    }
+    assert (rates["rtx4060"], rates["rtx3090"]) == (12e9, 24e9)
+
+
 def test_cards_without_peer_to_peer_copy_through_the_host_in_one_direction_at_a_time() -> None:
     cards, server = _cluster("2x rtx4090, pcie4 x16"), _cluster("2x l40s, pcie4 x16")
     assert [c.name for c in cards.routes.channels] == ["rtx4090:0<->host", "rtx4090:1<->host"]
@@ -205,11 +212,14 @@ def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
 
 
 def test_whatever_else_a_part_says_is_written_too() -> None:
-    efficiency = {"matmul": Efficiency(compute=0.9, memory=0.8)}
-    part = parts().kinds["l4"].model_copy(update={"streams": 2, "efficiency": efficiency})
-    kind = parts().model_copy(update={"kinds": {"l4": part}}).kind("l4")
+    part = parts().kinds["l4"]
+    kind = (
+        parts()
+        .kind("l4")
+        .model_copy(update={"streams": 2, "efficiency": {"copy": Efficiency(compute=0.9, memory=0.8)}})
+    )
     lines = kind_lines("l4", kind, part.title)
-    assert lines[-2:] == ["    streams: 2", '    efficiency: {"matmul": {"compute": 0.9, "memory": 0.8}}']
+    assert lines[-3:] == ["    streams: 2", "    efficiency:", "      copy: {compute: 0.9, memory: 0.8}"]
     read = parse_yaml("\n".join(lines).encode())
     assert DeviceKind.model_validate(read["l4"]) == kind
 
