@@ -2,11 +2,11 @@
 
     python benchmarks/host.py [--write]
 
-`GPU` is what the calibrated operations take together (h200_held_*.json), `host` the same operations with a host that takes as long
-per launch as backend `cuda` took per operation of small steps, whose kernels take 2 us (h200_overheads.json, schedule `static`
-with fusion, the mean of two workloads). The seconds of single operations were not kept: they are the roofline of the calibrated
-machine, by class as measured on Inception-V3 (h200_calibration.json), scaled so that their sum is that of `GPU`. `--write` writes
-the table to benchmarks/results/host.md.
+`GPU` is what the calibrated operations take together (h200_held_*.json), `host` the same operations with a host that takes as
+long per launch as backend `cuda` took per operation of small steps, whose kernels take 2 us (h200_overheads.json, schedule
+`static` with fusion, the mean of two workloads). The seconds of single operations were not kept: they are the roofline of the
+calibrated machine, by class as measured on Inception-V3 (h200_calibration.json), scaled so that their sum is that of `GPU`.
+`--write` writes the table to benchmarks/results/host.md.
 """
 
 from __future__ import annotations

@@ -74,10 +74,11 @@ class _Model(BaseModel):
 
 
 class Efficiency(_Model):
-    """Fractions of the peak rates that a class of operations reaches."""
+    """Fractions of the peak rates that a class of operations reaches; `compute_16bit` replaces `compute` for such numbers."""
 
     compute: Annotated[Number, Field(gt=0, le=1)]
     memory: Annotated[Number, Field(gt=0, le=1)]
+    compute_16bit: Annotated[Number, Field(gt=0, le=1)] | None = None
 
 
 class DeviceKind(_Model):

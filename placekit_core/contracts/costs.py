@@ -144,21 +144,30 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     kinds = cluster.kind_names
     op_s = np.zeros((graph.n, len(kinds)))
     launches, quantized = launches_of(graph), graph.op_class.is_value("quantized_matmul")
+    short = graph.dtype.is_value("float16") | graph.dtype.is_value("bfloat16")
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
         peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
         table: dict[str, Efficiency] = dict((*EFFICIENCY.items(), *kind.efficiency.items()))
         rows = [table.get(c, table["other"]) for c in graph.op_class.vocabulary]
-        compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
-        code = graph.op_class.codes
+        compute, half = (np.asarray([f(r) for r in rows]) for f in (_compute, _compute_16bit))
+        memory, code = np.asarray([r.memory for r in rows]), graph.op_class.codes
         if graph.n:
             expanded = max(kind.flops_per_s.get("float16", 0.0), kind.flops_per_s["float32"])
             rate = np.where(quantized, expanded, peak[graph.dtype.codes])
-            arithmetic = graph.flops / (rate * compute[code])
+            arithmetic = graph.flops / (rate * np.where(short, half[code], compute[code]))
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
             seconds = launches * kind.launch_overhead_s + np.maximum(arithmetic, traffic)
             op_s[:, k] = np.where(graph.kernel, seconds, 0.0)
     return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
+
+
+def _compute(row: Efficiency) -> float:
+    return row.compute
+
+
+def _compute_16bit(row: Efficiency) -> float:
+    return row.compute if row.compute_16bit is None else row.compute_16bit
 
 
 def launches_of(graph: Graph) -> NDArray[np.float64]:

@@ -14,11 +14,13 @@ import numpy as np
 
 from placekit_core.contracts.errors import PlacekitError, PluginError, RunError
 from placekit_core.contracts.files import WriteError, write_json
-from placekit_core.contracts.interfaces import LearnablePolicy
+from placekit_core.contracts.interfaces import Backend, LearnablePolicy
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
+from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
+from placekit_core.contracts.task import Best
 from placekit_core.contracts.units import format_value, mebibytes
 from placekit_core.run.assembly import OpenProgram, distributions
 from placekit_core.run.baselines import add_baselines, chosen_baselines, compared_programs
@@ -31,6 +33,9 @@ from placekit_core.run.trained import save_policy
 
 if TYPE_CHECKING:
     from placekit_core.run.current_run import Run
+
+LAUNCHING = 0.9
+"""Share of a step from which it is bound by launches."""
 
 
 def end(run: Run, error: BaseException | None = None) -> Result:
@@ -133,7 +138,7 @@ def report(run: Run, status: str) -> Result:
     """The result for every program; writes the placements."""
     assembly, searches, run_dir = run.assembly, run.programs, run.run_dir
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
-    found = tuple(_report_program(s, run_dir, len(searches) > 1, backend.unit) for s in searches)
+    found = tuple(_report_program(s, run_dir, len(searches) > 1, backend) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
     values = [p.value_s for p in programs if p.value_s is not None]
@@ -230,8 +235,8 @@ def record(p: OpenProgram) -> None:
             p.schedule = p.session.schedule(best.placement)  # a backend that measures executes the program for it
 
 
-def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> ProgramResult:
-    evaluate, problem = s.evaluate, s.problem
+def _report_program(s: OpenProgram, run_dir: Path, family: bool, backend: Backend) -> ProgramResult:
+    evaluate, problem, unit = s.evaluate, s.problem, backend.unit
     best, measurements = evaluate.best, None
     if not s.recorded:
         record(s)
@@ -247,6 +252,8 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
         proven = s.session.lower_bound()
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
     notes += beaten(s, family, unit)
+    if backend.simulated and backend.objective == "makespan" and best is not None:
+        notes += bound_by_launches(problem, best)
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
@@ -279,6 +286,17 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
     return ProgramResult(
         summary, problem, placement, measurements, s.schedule, tuple(evaluate.history), evaluate.logged
     )
+
+
+def bound_by_launches(problem: Problem, best: Best) -> list[str]:
+    """A note if the host takes most of the step to launch its operations."""
+    last_s = float(problem.launched_s(problem.expand(best.placement.device)).max(initial=0.0))
+    if last_s < LAUNCHING * best.value_s:
+        return []
+    return [
+        f"bound by launches: the host takes {format_value(last_s, 's')} to launch the operations, whatever device they run on;"
+        " launching=graph is the same step as a recorded graph"
+    ]
 
 
 def beaten(s: OpenProgram, family: bool, unit: str) -> list[str]:

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from placekit_core import Cluster
+from placekit_core import Cluster, Efficiency
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml
 from placekit_inspect.data_sheets import HostPart
@@ -54,7 +54,7 @@ def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
     """A device kind as lines of a cluster file, with `about` as a comment above it."""
     rates = ", ".join(f"{dtype}: {figure(rate)}" for dtype, rate in kind.flops_per_s.items())
     written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s", "efficiency"}
-    efficiency = [f"      {c}: {{compute: {e.compute:g}, memory: {e.memory:g}}}" for c, e in kind.efficiency.items()]
+    efficiency = [f"      {c}: {_row(e)}" for c, e in kind.efficiency.items()]
     others = kind.model_dump(exclude=written | {"reserve_bytes", "headroom"}, exclude_defaults=True)
     kept = {key: getattr(kind, key) for key in ("reserve_bytes", "headroom") if getattr(kind, key)}
     return [
@@ -69,6 +69,11 @@ def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
         *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
         *(["    efficiency:", *efficiency] if efficiency else []),
     ]
+
+
+def _row(fractions: Efficiency) -> str:
+    """A row of `efficiency`."""
+    return f"{{{', '.join(f'{name}: {value:g}' for name, value in fractions if value is not None)}}}"
 
 
 def withheld_note(sources: Iterable[str]) -> str:

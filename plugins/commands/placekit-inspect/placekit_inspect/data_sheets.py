@@ -192,7 +192,9 @@ class Parts(FileModel):
                 values = [v for p in like if op_class in p.measured and (v := getattr(p.measured[op_class], half))]
                 own = getattr(part.measured.get(op_class), half, None)
                 if values:
-                    found[half] = own or round(median(values), 2)
+                    # products and attention were measured in 16 bits; quantised weights are always expanded to them
+                    field = "compute_16bit" if half == "compute" and op_class != "quantized_matmul" else half
+                    found[field] = own or round(median(values), 2)
                     origin["measured" if own else "median"].append(f"{op_class}.{half}")
             if found:
                 efficiency[op_class] = nominal.model_copy(update=found)

@@ -9,10 +9,10 @@ from placekit_core import Placement, Placements, Task
 
 
 def on_fewer_devices(task: Task, within: float) -> Placement | None:
-    """The placement on the fewest devices whose value is at most the share `within` above the best one's; None if it has as many.
+    """A placement on fewer devices than the best one, whose value is at most the share `within` higher; None without one.
 
-    This is the fastest single device, if it is fast enough. Else, as long as the value stays within the share, the operations of one
-    device go to another; of several such moves, the one of the lowest value. These evaluations are not counted.
+    This is the fastest single device, if it is fast enough. Else, as long as the value stays within the share, the operations of
+    one device go to another; of several such moves, the one of the lowest value. These evaluations are not counted.
     """
     best, problem = task.evaluate.best, task.problem
     if best is None:

@@ -60,8 +60,8 @@ class PortfolioOptions(Options):
     simpler_within: float = Field(
         0.01,
         ge=0,
-        description="on a simulated machine with hosts: a placement on fewer devices is the result if its value is at most this share"
-        " higher, or no more than predictions of this kind are wrong (`placekit accuracy`); 0: off",
+        description="on a simulated machine with hosts: a placement on fewer devices is the result if its value is at most this"
+        " share higher, or no more than predictions of this kind are wrong (`placekit accuracy`); 0: off",
     )
     threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")
 

@@ -124,7 +124,7 @@ class Portfolio(ResumablePolicy):
         return self._simpler(task) or placement
 
     def _simpler(self, task: Task) -> Placement | None:
-        """A placement on fewer devices whose value cannot be told from the best one's; None if there is none. Notes both values."""
+        """A placement on fewer devices that is hardly slower than the best one; None without one. Notes both values."""
         evaluate, within = task.evaluate, self.options.simpler_within
         if not within or not task.problem.cluster.hosts or task.measures or evaluate.best is None:
             return None
