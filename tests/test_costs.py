@@ -53,6 +53,12 @@ def test_arithmetic_at_the_rate_of_the_dtype() -> None:
     assert seconds(cluster(), dtype="int8", **matmul) == pytest.approx([3000 / 750, 3000 / 75])  # as float32
 
 
+def test_tensor_cores_reach_another_fraction() -> None:
+    machine = cluster(efficiency={"matmul": {"compute": 0.5, "memory": 0.9, "compute_16bit": 0.25}})
+    for dtype, expected in (("float32", 3000 / 500), ("float16", 3000 / 1000), ("int8", 3000 / 500)):
+        assert seconds(machine, op_class="matmul", dtype=dtype, flops=3000.0)[0] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("name", [*EFFICIENCY, "anything"])
 def test_efficiency_of_the_class(name: str) -> None:
     row = dict(EFFICIENCY.items()).get(name, EFFICIENCY["other"])

@@ -35,7 +35,8 @@ def on_fewer_devices(task: Task, within: float) -> Placement | None:
 def _used(task: Task, device: NDArray[np.int16]) -> list[int]:
     """The devices that run kernels."""
     graph = task.problem.graph
-    return np.unique(task.problem.expand(device)[graph.kernel]).tolist()
+    used: list[int] = np.unique(task.problem.expand(device)[graph.kernel]).tolist()
+    return used
 
 
 def _fastest(task: Task, devices: list[NDArray[np.int16]], like: Placement) -> tuple[Placement, float] | None:

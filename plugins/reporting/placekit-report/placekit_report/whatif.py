@@ -150,7 +150,7 @@ def binding(problem: Problem, causes: Causes) -> Binding:
         return Binding("", 0.0, "nothing takes time")
     name, share = causes.part_name[0], float(causes.part_s[0] / causes.part_s.sum())
     what = {
-        BY_THE_HOST: "launching operations, one after the other, by the host",
+        BY_THE_HOST: "launching operations, one after the other, by the host,",
         LAUNCHES: "launching operations",
         WAITING: "waiting, such as for the host that launches operations,",
     }.get(name, f"the {_way(problem, name)} {name}" if " -> " in name else name)
