@@ -1,0 +1,133 @@
+"""Predicts the speed of a published row: its program, its machine, its placement, and one simulation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_inspect.data_sheets import parts
+from placekit_inspect.machine_file import machine_file
+from placekit_models.decoder import Shape, Use, decoder
+from placekit_runtimes.llamacpp import gpu_of_layers
+from placekit_sim import SimulatorOptions
+from placekit_sim.simulator import Simulator
+
+from placekit_accuracy.rows import BITS, Row, shapes
+from placekit_core import Cluster, Graph, Placements, PlacekitError, Problem
+from placekit_core.contracts.files import parse_yaml
+
+OFFLOADED = 32
+"""llama.cpp multiplies weights in host memory on the GPU if a batch has so many tokens, and copies them there each time."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A row and its simulated speed, tokens per second."""
+
+    row: Row
+    tokens_per_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the speed: positive if it is predicted too fast."""
+        return self.tokens_per_s / self.row.tokens_per_s - 1.0
+
+
+def missing(row: Row) -> str:
+    """Why a row cannot be predicted; empty if it can."""
+    if row.model not in shapes():
+        return f"no shape of {row.model}"
+    if not row.bytes and row.quantisation not in BITS:
+        return f"no size of the file in {row.quantisation or 'an unknown quantisation'}"
+    return next((f"no device kind {d}" for d in row.devices if d not in parts().kinds), "")
+
+
+def predict(rows: Iterable[Row], each: Callable[[Row], None] = lambda row: None) -> list[Prediction]:
+    """The rows that can be predicted, with their simulated speeds. Equal programs are simulated once."""
+    found: dict[tuple[object, ...], float] = {}
+    out = []
+    for row in rows:
+        if missing(row):
+            continue
+        each(row)
+        key = (row.model, row.use, row.devices, row.gigabytes, row.slots, row.memory, row.split, row.held_mib)
+        if key not in found:
+            found[key] = seconds(row)
+        out.append(Prediction(row, row.tokens * row.batch / found[key] if row.prompt else row.batch / found[key]))
+    return out
+
+
+def seconds(row: Row) -> float:
+    """Simulated seconds of the row's step."""
+    graph = program(row.model, row.use)
+    cluster = machine(row)
+    device = placement(row, graph, cluster)
+    streamed = row.on_cpu and row.prompt and min(row.tokens, row.ubatch) >= OFFLOADED
+    session = Simulator(SimulatorOptions(threads=1, prefetch=0 if streamed else None)).open(Problem.of(graph, cluster))
+    return float(session.evaluate(Placements.of(device)).value_s[0])
+
+
+@cache
+def program(model: str, use: Use) -> Graph:
+    """The program of a row."""
+    return decoder(model, shapes()[model], use)
+
+
+def machine(row: Row) -> Cluster:
+    """The machine of a row, with all of its memory."""
+    slots = row.slots or ("",) * len(row.devices)
+    words = [" ".join([d, s]).strip() for d, s in zip(row.devices, slots, strict=True)]
+    return _cluster(" + ".join([*words, *([row.memory] if row.memory else [])]))
+
+
+@cache
+def _cluster(words: str) -> Cluster:
+    """The machine in words. What a device has is not limited here: the row ran."""
+    cluster = Cluster.parse(parse_yaml(machine_file(words).encode()), words)
+    unlimited = {"memory_bytes": 2**44, "reserve_bytes": 0, "headroom": 0.0}
+    kinds = {name: kind.model_copy(update=unlimited) for name, kind in cluster.kinds.items()}
+    return Cluster(**{n: getattr(cluster, n) for n in Cluster.model_fields} | {"kinds": kinds})
+
+
+def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
+    """[n] device of each operation, as the runtime places it: layers in shares, then the overrides of the row."""
+    layers = shapes()[row.model].layers
+    gpus, cpu = _devices(row, cluster)
+    if not gpus:
+        return np.full(graph.n, cpu)
+    of_layer = _layers(row, shapes()[row.model], len(gpus))
+    overrides = [(re.compile(p), d) for p, _, d in (rule.rpartition("=") for rule in row.split.split()) if p and p != "-ts"]
+    streams = row.prompt and min(row.tokens, row.ubatch) >= OFFLOADED
+    found = np.empty(graph.n, np.int64)
+    place: dict[str, tuple[int, int]] = {}  # tensor: device of its weights, device of its products
+    for v, op in enumerate(graph.op_name):
+        name = op.partition("@")[0].removesuffix(".weight")
+        if name not in place:
+            part = name.split(".")
+            home = gpus[of_layer[int(part[1])] if part[0] == "blk" else of_layer[0] if part[0] in ("tokens", "token_embd") else of_layer[layers]]
+            device = next((d for pattern, d in overrides if pattern.search(f"{name}.weight")), None)
+            held = home if device is None else cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))]
+            place[name] = held, home if held == cpu and streams else held
+        found[v] = place[name][int(graph.kernel[v])]
+    return found
+
+
+def _devices(row: Row, cluster: Cluster) -> tuple[list[int], int]:
+    """The GPUs in the row's order, and the CPU (-1 without one)."""
+    seen: dict[str, int] = {}
+    gpus = []
+    for kind in row.devices:
+        gpus.append(cluster.device_index(f"{kind}:{seen.get(kind, 0)}"))
+        seen[kind] = seen.get(kind, 0) + 1
+    cpu = next((i for i, kind in enumerate(cluster.device_kind) if cluster.kinds[kind].type == "cpu"), -1)
+    return gpus, cpu
+
+
+def _layers(row: Row, shape: Shape, gpus: int) -> list[int]:
+    """[layers + 1] the GPU of each layer and of the output: by the given shares, else by memory."""
+    shares = [float(x) for x in row.split.split()[1].split(",")] if row.split.startswith("-ts") else list(row.gigabytes)
+    return list(gpu_of_layers(shape.layers, shares[:gpus], shape.layers + 1))

@@ -1,0 +1,375 @@
+"""The program of a decoder as inference runtimes run it, from its hyperparameters alone.
+
+llama.cpp and vLLM do not run the operations of transformers' Python code: they run one kernel per weight matrix, attention that
+reads its cache, and a few small kernels. `decoder` builds that program as a graph, without torch and in milliseconds. Operations
+have the names of tensors in GGUF files (`blk.3.ffn_up_exps`), and their weights add `.weight`, so that patterns of llama.cpp's
+`--override-tensor` select them.
+
+A program is one step: `decode` computes one token of each sequence, `context` tokens deep; `prompt` computes `tokens` tokens
+in micro-batches, each of which reads the cache that the ones before have filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from placekit_core import Graph, GraphBuilder
+
+LAUNCHES = 24
+"""Kernels that a layer launches, the small ones included: llama.cpp of May 2024, whose kernels are not fused."""
+OUTER_LAUNCHES = 3
+"""Kernels outside of the layers: embedding, last norm, output."""
+SMALL_BITS = 9.0
+"""Weights of at most so many bits (8 and their scales) are expanded in the kernel: class `quantized_matmul`."""
+UNFUSED = 3.0
+"""How often attention without a fused kernel (flash attention) reads its cache: the median of Llama-3-8B on 15 single GPUs is
+2.7, from how the time per token grows between 512 and 8,192 tokens (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, May 2024)."""
+ACTIVATION = 4
+"""Bytes of an activation: float32, as in llama.cpp."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Experts of a layer: how many, how many a token takes, their width, that of the shared one; the first `dense` layers
+    have an ordinary network of width `dense_width` instead."""
+
+    count: int
+    active: int
+    width: int
+    shared_width: int = 0
+    dense: int = 0
+    dense_width: int = 0
+
+    def distinct(self, tokens: int) -> float:
+        """The expected number of experts that `tokens` tokens take, if all are equally likely."""
+        return float(self.count * (1.0 - (1.0 - self.active / self.count) ** tokens))
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention: ranks of queries (0: none) and of keys and values, and widths of a head."""
+
+    q_rank: int
+    kv_rank: int
+    rope: int
+    nope: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Layers with a recurrent state in place of a cache (gated delta rule): heads of keys and of values, and their width."""
+
+    key_heads: int
+    value_heads: int
+    head: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Hyperparameters of a decoder.
+
+    Attributes:
+        ffn: width of the feed-forward network, unless there are `experts`.
+        tied: whether output and embedding share their matrix.
+        gated: whether attention has a gate on its output, as wide as the queries.
+        full_every: every so manieth layer has attention to all tokens; 0: all have. The others see the last `window`
+            tokens, or are `linear`.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    ffn: int = 0
+    head: int = 128
+    tied: bool = False
+    gated: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
+    linear: Linear | None = None
+    window: int = 0
+    full_every: int = 0
+
+    def is_full(self, layer: int) -> bool:
+        """Whether a layer attends to all tokens."""
+        return self.full_every == 0 or (layer + 1) % self.full_every == 0
+
+    def attention(self, layer: int) -> dict[str, tuple[int, int]]:
+        """Width of input and output of the matrices of a layer's attention, by name. `attn_output` is the last."""
+        h, heads = self.hidden, self.heads
+        if self.linear is not None and not self.is_full(layer):
+            keys, values = self.linear.key_heads * self.linear.head, self.linear.value_heads * self.linear.head
+            both = 2 * self.linear.value_heads
+            return {
+                "attn_qkv": (h, 2 * keys + values), "attn_gate": (h, values), "ssm_ba": (h, both), "ssm_out": (values, h),
+            }  # fmt: skip
+        if m := self.latent:
+            queries = heads * (m.nope + m.rope)
+            q = {"attn_q_a": (h, m.q_rank), "attn_q_b": (m.q_rank, queries)} if m.q_rank else {"attn_q": (h, queries)}
+            return q | {
+                "attn_kv_a_mqa": (h, m.kv_rank + m.rope),
+                "attn_kv_b": (m.kv_rank, heads * (m.nope + m.value)),
+                "attn_output": (heads * m.value, h),
+            }
+        q, kv = heads * self.head, self.kv_heads * self.head
+        return {"attn_q": (h, q * (1 + self.gated)), "attn_k": (h, kv), "attn_v": (h, kv), "attn_output": (q, h)}
+
+    def network(self, layer: int) -> dict[str, tuple[int, int]]:
+        """As `attention`, for the feed-forward network without routed experts. `ffn_down...` comes last."""
+        e = self.experts
+        if e is None or layer < e.dense:
+            return _gated(self.hidden, e.dense_width if e else self.ffn, "")
+        router = {"ffn_gate_inp": (self.hidden, e.count)}
+        return router | (_gated(self.hidden, e.shared_width, "_shexp") if e.shared_width else {})
+
+    def routed(self, layer: int) -> dict[str, tuple[int, int]]:
+        """As `network`, for one routed expert."""
+        e = self.experts
+        return {} if e is None or layer < e.dense else _gated(self.hidden, e.width, "_exps")
+
+    @cached_property
+    def dense_weights(self) -> int:
+        """Number of weights outside of the routed experts, with the embedding."""
+        both = [m for i in range(self.layers) for m in (self.attention(i), self.network(i))]
+        own = sum(rows * columns for matrices in both for rows, columns in matrices.values())
+        return own + self.vocab * self.hidden * (1 if self.tied else 2)
+
+    @cached_property
+    def expert_weights(self) -> int:
+        """Number of weights of the routed experts."""
+        return sum(
+            self.experts.count * rows * columns
+            for i in range(self.layers) if self.experts for rows, columns in self.routed(i).values()
+        )  # fmt: skip
+
+    @property
+    def weights(self) -> int:
+        """Number of weights; norms are left out."""
+        return self.dense_weights + self.expert_weights
+
+    def cached(self, layer: int) -> int:
+        """Numbers that a layer caches for a token."""
+        if self.linear is not None and not self.is_full(layer):
+            return 0
+        return self.latent.kv_rank + self.latent.rope if self.latent else 2 * self.kv_heads * self.head
+
+
+def _gated(hidden: int, width: int, suffix: str) -> dict[str, tuple[int, int]]:
+    return {f"ffn_gate{suffix}": (hidden, width), f"ffn_up{suffix}": (hidden, width), f"ffn_down{suffix}": (width, hidden)}
+
+
+@dataclass(frozen=True)
+class Use:
+    """How a decoder is used.
+
+    Attributes:
+        mode: `decode` computes one token of each of `batch` sequences; `prompt` computes `tokens` tokens of one sequence.
+        context: tokens in the cache before this step.
+        ubatch: most tokens of a micro-batch of a prompt.
+        bits, expert_bits: of a weight, scales included; of the routed experts where they differ.
+        cache_bytes: of a number in the cache.
+        flash: whether attention is one fused kernel.
+    """
+
+    mode: Literal["decode", "prompt"] = "decode"
+    context: int = 0
+    batch: int = 1
+    tokens: int = 1
+    ubatch: int = 512
+    bits: float = 16.0
+    expert_bits: float | None = None
+    cache_bytes: float = 2.0
+    flash: bool = True
+
+
+@dataclass
+class _Pass:
+    """One micro-batch: its number of tokens, those in the cache before it, and the suffix of its operations' names."""
+
+    tokens: int
+    past: int
+    suffix: str
+    values: int = -1  # tensor that the next operation reads
+
+
+@dataclass
+class _Program:
+    """Builds the graph."""
+
+    shape: Shape
+    use: Use
+    b: GraphBuilder
+    launches: list[float] = field(default_factory=list)
+
+    def source(self, name: str, bytes_: float, type_: str = "parameter") -> int:
+        """A source; returns its tensor."""
+        self.launches.append(0.0)
+        return self.b.source(name, round(bytes_), op_type=type_, dtype="float16")
+
+    def kernel(
+        self, p: _Pass, name: str, kind: str, reads: list[int], *, width: int, flops: float, traffic: float, n: float = 1.0
+    ) -> int:
+        """A kernel that writes `width` numbers per token; returns the tensor."""
+        self.launches.append(n)
+        out = p.tokens * self.use.batch * width * ACTIVATION
+        return self.b.add(
+            name + p.suffix, op_type=name.rpartition(".")[2], op_class=kind, dtype="float16", inputs=reads, outputs=[out],
+            flops=flops, bytes_accessed=traffic,
+        )[0]  # fmt: skip
+
+    def small(self, p: _Pass, name: str, reads: list[int], width: int, n: float, kind: str = "elementwise") -> int:
+        """A small kernel, or `n` of them: each reads and writes the activations."""
+        numbers = p.tokens * self.use.batch * width
+        return self.kernel(
+            p, name, kind, reads, width=width, flops=n * numbers, traffic=2 * n * numbers * ACTIVATION, n=n
+        )
+
+    def product(self, p: _Pass, name: str, weight: int, size: tuple[int, int], reads: list[int], expert: bool = False) -> int:
+        """A kernel for a weight matrix, or for those of all experts of a layer."""
+        rows = p.tokens * self.use.batch
+        inputs, outputs = size
+        matrices, times = 1.0, 1
+        if expert:
+            assert self.shape.experts is not None
+            matrices, times = self.shape.experts.distinct(rows), self.shape.experts.active
+        bits = self.bits(expert)
+        traffic = matrices * inputs * outputs * bits / 8 + rows * times * (inputs + outputs) * ACTIVATION
+        kind = "quantized_matmul" if bits <= SMALL_BITS else "matmul"
+        return self.kernel(
+            p, name, kind, [*reads, weight], width=outputs * times, flops=2.0 * rows * times * inputs * outputs,
+            traffic=traffic,
+        )  # fmt: skip
+
+    def bits(self, expert: bool) -> float:
+        """Bits of a weight."""
+        return self.use.expert_bits if expert and self.use.expert_bits is not None else self.use.bits
+
+    def build(self, passes: list[_Pass]) -> Graph:
+        """The graph: layer by layer for every micro-batch."""
+        s, per_weight = self.shape, self.use.bits / 8
+        embedding = self.source("token_embd.weight", s.vocab * s.hidden * per_weight)
+        token = self.source("tokens", 4 * sum(p.tokens for p in passes) * self.use.batch, "input")
+        for p in passes:
+            rows = p.tokens * self.use.batch
+            read = rows * s.hidden * (per_weight + ACTIVATION)
+            p.values = self.kernel(
+                p, "token_embd", "embedding", [embedding, token], width=s.hidden, flops=0, traffic=read
+            )
+        for layer in range(s.layers):
+            self.layer(layer, passes)
+        last = passes[-1]  # only the last token of a prompt is sampled
+        last.tokens = 1
+        x = self.small(last, "output_norm", [last.values], s.hidden, 1, "normalization")
+        weight = embedding if s.tied else self.source("output.weight", s.vocab * s.hidden * per_weight)
+        self.product(last, "output", weight, (s.hidden, s.vocab), [x])
+        self.b.columns["launches"] = np.asarray(self.launches)
+        return self.b.build()
+
+    def layer(self, layer: int, passes: list[_Pass]) -> None:
+        """A layer of all micro-batches."""
+        s, name = self.shape, f"blk.{layer}."
+        attention, network, routed = s.attention(layer), s.network(layer), s.routed(layer)
+        experts = s.experts.count if s.experts else 0
+        weights = {
+            key: self.source(f"{name}{key}.weight", rows * columns * self.bits(key in routed) / 8 * (experts if key in routed else 1))
+            for key, (rows, columns) in (attention | network | routed).items()
+        }  # fmt: skip
+        depth = passes[-1].past + passes[-1].tokens
+        if not s.is_full(layer) and s.window:
+            depth = min(depth, s.window)
+        kept = s.cached(layer) * depth * self.use.cache_bytes or self.state_bytes
+        cache = self.source(f"{name}cache", kept * self.use.batch, "buffer")
+        branches = (set(network) != {"ffn_gate_inp"}) + bool(routed)
+        mixing = max(LAUNCHES - len(weights) - 2 * branches - 6, 1)  # 6: norms and additions; 2: the activation of a branch
+        for p in passes:
+            x = p.values
+            norm = self.small(p, f"{name}attn_norm", [x], s.hidden, 2, "normalization")
+            *inner, (last, size) = attention.items()
+            first = self.inner(p, name, inner, weights, norm)
+            mixed = self.mix(p, layer, [*first, cache], size[0], mixing)
+            y = self.product(p, f"{name}{last}", weights[last], size, [mixed])
+            x = self.small(p, f"{name}attn_add", [x, y], s.hidden, 1)
+            norm = self.small(p, f"{name}ffn_norm", [x], s.hidden, 2, "normalization")
+            ends = [self.branch(p, name, network, weights, norm, ())] if set(network) != {"ffn_gate_inp"} else []
+            if routed:
+                gate = "ffn_gate_inp"
+                choice = self.product(p, name + gate, weights[gate], network[gate], [norm])
+                ends.append(self.branch(p, name, routed, weights, norm, (choice,)))
+            p.values = self.small(p, f"{name}ffn_add", [x, *ends], s.hidden, 1)
+
+    def inner(
+        self, p: _Pass, name: str, matrices: list[tuple[str, tuple[int, int]]], weights: dict[str, int], norm: int
+    ) -> list[int]:
+        """The products between the norm and the attention; those of low rank follow one another."""
+        found: dict[str, int] = {}
+        for key, size in matrices:
+            before = {"attn_q_b": "attn_q_a", "attn_kv_b": "attn_kv_a_mqa"}.get(key)
+            reads = [found.pop(before)] if before else [norm]
+            found[key] = self.product(p, name + key, weights[key], size, reads)
+        return list(found.values())
+
+    def branch(
+        self, p: _Pass, name: str, matrices: dict[str, tuple[int, int]], weights: dict[str, int], norm: int, choice: tuple[int, ...]
+    ) -> int:  # fmt: skip
+        """A gated network: two products, their activation, a product."""
+        gate, up, down = (key for key in matrices if key != "ffn_gate_inp")
+        expert = gate.endswith("_exps")
+        times = self.shape.experts.active if expert and self.shape.experts else 1
+        first = [self.product(p, name + k, weights[k], matrices[k], [norm, *choice], expert) for k in (gate, up)]
+        act = self.small(p, f"{name}{gate.replace('gate', 'act')}", first, matrices[down][0] * times, 2)
+        return self.product(p, name + down, weights[down], matrices[down], [act], expert)
+
+    @property
+    def state_bytes(self) -> float:
+        """Of the recurrent state of a layer, in float32."""
+        linear = self.shape.linear
+        return linear.value_heads * linear.head**2 * 4 if linear else 0
+
+    def mix(self, p: _Pass, layer: int, reads: list[int], width: int, n: float) -> int:
+        """Attention with its rotary embedding, or the recurrence of a linear layer: `n` launches."""
+        s, rows, name = self.shape, p.tokens * self.use.batch, f"blk.{layer}.attn"
+        passes = 2 * width * rows * ACTIVATION * 3  # queries, keys, values: rotated and stored
+        if s.linear is not None and not s.is_full(layer):
+            work = 6.0 * rows * s.linear.value_heads * s.linear.head**2
+            return self.kernel(
+                p, name, "other", reads, width=width, flops=work, traffic=passes + 2 * self.state_bytes * self.use.batch, n=n
+            )
+        depth = p.past + p.tokens
+        seen = p.past + (p.tokens + 1) / 2  # by the average token
+        if not s.is_full(layer) and s.window:
+            depth, seen = min(depth, s.window + p.tokens), min(seen, s.window)
+        if not self.use.flash and p.tokens > 1:
+            seen = depth  # the masked half is computed, too
+        flops = 2.0 * rows * seen * s.heads * 2 * s.head
+        cache = s.cached(layer) * depth * self.use.cache_bytes * self.use.batch
+        if m := s.latent:
+            if p.tokens > 1:  # keys and values are expanded for all tokens
+                flops = 2.0 * rows * seen * s.heads * (m.nope + m.rope + m.value)
+                flops += 2.0 * depth * m.kv_rank * s.heads * (m.nope + m.value)
+            else:  # the projection is absorbed: attention works on what is cached
+                flops = 2.0 * rows * seen * s.heads * (2 * m.kv_rank + m.rope)
+        if not self.use.flash:
+            cache = UNFUSED * cache if p.tokens == 1 else cache + 4.0 * s.heads * rows * depth * ACTIVATION
+        return self.kernel(p, name, "attention", reads, width=width, flops=flops, traffic=passes + cache, n=n)
+
+
+def decoder(name: str, shape: Shape, use: Use) -> Graph:
+    """The graph of a decoder. Its attributes say what it is: `program` is `decoder`, `mode`, `batch` and `context`."""
+    b = GraphBuilder(name)
+    b.attributes = {"program": "decoder", "mode": use.mode, "batch": use.batch, "context": use.context}
+    return _Program(shape, use, b).build(list(_passes(use)))
+
+
+def _passes(use: Use) -> Iterator[_Pass]:
+    if use.mode == "decode":
+        yield _Pass(1, use.context, "")
+        return
+    for i, begin in enumerate(range(0, use.tokens, use.ubatch)):
+        yield _Pass(min(use.ubatch, use.tokens - begin), use.context + begin, f"@{i}")
