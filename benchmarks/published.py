@@ -28,7 +28,7 @@ KINDS = {
 """Names of the collection, with the memory where it matters, and kinds of `placekit cluster kinds`."""
 MEMORY = {
     "epyc9355": "768gb ddr5-6000 x12", "tr7965wx": "512gb ddr5-4800 x8", "9950x": "192gb ddr5-6400 x2",
-    "7800x3d": "192gb ddr5-6000 x2", "Xeon6454S": "512gb ddr5-4800 x8", "2xXeon6454S": "1024gb ddr5-4800 x16",
+    "7800x3d": "192gb ddr5-6000 x2", "Xeon6454S": "512gb ddr5-4800 x8",
 }  # fmt: skip
 """Memory of hosts that the source states; EPYC 9005 takes DDR5-6000."""
 MODELS = {
@@ -39,6 +39,7 @@ MODELS = {
     "Phi-4-mini-reasoning-GGUF": "Phi-4-mini", "Qwen3.6-35B-A3B-GGUF": "Qwen3.6-35B-A3B", "Ornstein3.6-35B-A3B-GGUF": "Qwen3.6-35B-A3B",
 }  # fmt: skip
 UNKNOWN = ("NVIDIA-Nemotron", "gemma-4", "LFM2.5", "Agents", "Carnice", "MiniCPM5", "Trinity", "Qwen3.5-9B", "diffusion", "Tess")
+CUT = 300  # characters: the collection cuts longer texts
 OTHER = "the source does not state"
 COLUMNS = (
     "id", "devices", "links", "memory", "runtime", "model", "quantisation", "bytes", "test", "depth", "batch", "ubatch", "split",
@@ -71,9 +72,11 @@ def reason(row: dict[str, str]) -> str:
         return f"{OTHER} the host's memory"
     if "cpu" in row["devices"] and not memory(row):
         return f"{OTHER} the host's memory"
+    if "cpu:2x" in row["devices"]:
+        return "a host with two sockets, each with memory of its own"
     if row["kind"] == "moe_offload" and not re.search("exps|ffn|experts on CPU", split):
         return f"{OTHER} the split"
-    if row["kind"] == "multi_gpu" and row["device_bytes"]:
+    if len(split) == CUT or row["kind"] == "multi_gpu" and row["device_bytes"]:
         return f"{OTHER} the split"
     if "NVFP4" in row["quantisation"] or not re.fullmatch(r"(pp|tg)\D*\d*.*", test):
         return f"{OTHER} what was measured"
@@ -82,7 +85,7 @@ def reason(row: dict[str, str]) -> str:
 
 def memory(row: dict[str, str]) -> str:
     """The memory of the host, in words."""
-    found = re.search(r"cpu:(\w+)", row["devices"])
+    found = re.search(r"cpu:(?:2x)?(\w+)", row["devices"])
     return MEMORY.get(found[1], "") if found else ""
 
 

@@ -43,7 +43,15 @@ def missing(row: Row) -> str:
         return f"no shape of {row.model}"
     if not row.bytes and row.quantisation not in BITS:
         return f"no size of the file in {row.quantisation or 'an unknown quantisation'}"
-    return next((f"no device kind {d}" for d in row.devices if d not in parts().kinds), "")
+    unknown = next((d for d in row.devices if d not in parts().kinds), None)
+    return f"no device kind {unknown}" if unknown else "" if _fits(row) else "larger than the memory of the devices"
+
+
+def _fits(row: Row) -> bool:
+    """Whether the weights fit on the GPUs, if none are on the CPU: else the runtime swapped, or the row is not complete."""
+    total = sum(gb * 2**30 * (1 - parts().withheld_of(d).headroom) for d, gb in zip(row.devices, row.gigabytes, strict=True))
+    weights = row.bytes or shapes()[row.model].weights * row.use.bits / 8
+    return row.on_cpu or not row.devices or weights <= total
 
 
 def predict(rows: Iterable[Row], each: Callable[[Row], None] = lambda row: None) -> list[Prediction]:

@@ -29,6 +29,10 @@ SMALL_BITS = 9.0
 UNFUSED = 3.0
 """How often attention without a fused kernel (flash attention) reads its cache: the median of Llama-3-8B on 15 single GPUs is
 2.7, from how the time per token grows between 512 and 8,192 tokens (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, May 2024)."""
+TILE = 64
+"""Rows that a product computes at once. The few tokens of one expert fill a tile in part, and its arithmetic is done in full."""
+VECTOR = 8
+"""Up to so many tokens, kernels for vectors are used in place of tiles (llama.cpp)."""
 ACTIVATION = 4
 """Bytes of an activation: float32, as in llama.cpp."""
 
@@ -235,15 +239,16 @@ class _Program:
         """A kernel for a weight matrix, or for those of all experts of a layer."""
         rows = p.tokens * self.use.batch
         inputs, outputs = size
-        matrices, times = 1.0, 1
+        matrices, times, computed = 1.0, 1, float(rows)
         if expert:
             assert self.shape.experts is not None
             matrices, times = self.shape.experts.distinct(rows), self.shape.experts.active
+            computed = rows * times if rows <= VECTOR else max(rows * times, matrices * TILE)
         bits = self.bits(expert)
         traffic = matrices * inputs * outputs * bits / 8 + rows * times * (inputs + outputs) * ACTIVATION
         kind = "quantized_matmul" if bits <= SMALL_BITS else "matmul"
         return self.kernel(
-            p, name, kind, [*reads, weight], width=outputs * times, flops=2.0 * rows * times * inputs * outputs,
+            p, name, kind, [*reads, weight], width=outputs * times, flops=2.0 * computed * inputs * outputs,
             traffic=traffic,
         )  # fmt: skip
 
