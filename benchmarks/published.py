@@ -58,13 +58,15 @@ def reason(row: dict[str, str]) -> str:
         return f"{OTHER} what was measured"
     if row["model"].startswith(UNKNOWN):
         return "a model whose shape is not in the table, or with layers of other kinds"
+    if "_R4" in row["note"]:
+        return "weights in a form that only the CPU could compute"
     if row["kind"] == "rpc":
         return "over a network"
     if "cache" in row["runtime"] or "VRAM cache" in split:
         return "experts are cached on the GPU"
     if "6 experts" in row["note"] or "ser=" in split:
         return "fewer experts than the model has"
-    if re.search(r"tensor|row|TP|graph|scraped", split) or (row["n_dev"] != "1" and re.search("(?i)vllm|mlc|sglang", row["runtime"])):
+    if re.search(r"(?<!override-)tensor|row|TP|graph|scraped", split) or (row["n_dev"] != "1" and re.search("(?i)vllm|mlc|sglang", row["runtime"])):
         return "operations split over devices (tensor or row split)"
     if row["kind"] == "multi_gpu" and not split and row["note"].startswith("scraped"):
         return f"{OTHER} the split"
@@ -78,7 +80,7 @@ def reason(row: dict[str, str]) -> str:
         return f"{OTHER} the split"
     if len(split) == CUT or row["kind"] == "multi_gpu" and row["device_bytes"]:
         return f"{OTHER} the split"
-    if "NVFP4" in row["quantisation"] or not re.fullmatch(r"(pp|tg)\D*\d*.*", test):
+    if test == "pp (turn 1)" or "NVFP4" in row["quantisation"] or not re.fullmatch(r"(pp|tg)\D*\d*.*", test):
         return f"{OTHER} what was measured"
     return ""
 
@@ -97,8 +99,8 @@ def facts(row: dict[str, str]) -> list[str]:
         if not name.startswith("cpu:"):
             kinds.append(f"{KINDS.get(name, KINDS.get(kind, _apple(kind)))}-{gigabytes.split('-')[-1]}")
     test = row["test"].replace("(eval)", "").replace("~", "")
-    number = re.search(r"\d+", test)
-    tokens = number[0] if number else ("512" if test.startswith("pp") else "128")
+    number = re.search(r"(?<![R ])\d+|\d{2,}", test)
+    tokens = number[0] if number else "128"
     batch, ubatch = row["batch"], ""
     if batch.startswith("ub"):
         batch, ubatch = "1", batch[2:]

@@ -14,6 +14,7 @@ CEILINGS = {
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
     "plugins/backends/placekit-sim": 1_200,
+    "plugins/commands/placekit-accuracy": 650,
     "plugins/commands/placekit-doctor": 600,  # target 500
     "plugins/commands/placekit-inspect": 2_450,  # target 1,800; `cluster kinds`, slots of devices and memory of hosts in words
     "plugins/development/placekit-testing": 4_200,  # target 3,800

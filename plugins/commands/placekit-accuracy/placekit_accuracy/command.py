@@ -28,7 +28,7 @@ def main(argv: list[str], registry: Registry) -> int:
     rows = [row for row in measurements() if all(_plain(word) in _plain(_text(row)) for word in given.words)]
     if not rows:
         raise ConfigError(f"no published row has {' '.join(given.words)!r}", "give a device, a model, a kind or a source")
-    predictions = predict(rows)
+    predictions = predict(rows, registry)
     if predictions:
         show(predictions)
         if given.by:
@@ -38,7 +38,7 @@ def main(argv: list[str], registry: Registry) -> int:
     if given.svg is not None:
         write_atomically(given.svg, chart(predictions).encode())
     if given.write_bands:
-        write_bands()
+        write_bands(registry)
     return 0
 
 

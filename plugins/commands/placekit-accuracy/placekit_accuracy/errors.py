@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from placekit_accuracy.predict import Prediction, missing, predict
 from placekit_accuracy.rows import Row, measurements
-from placekit_core import Graph, Problem
+from placekit_core import Graph, Problem, Registry
 
+BANDS = Path(__file__).with_name("bands.json")
 FEW = 5  # rows that make a band at least
 WRONG = 0.2  # a row is wrong if its error is larger
 
@@ -73,20 +74,26 @@ def unpredicted(rows: Sequence[Row]) -> dict[str, int]:
 
 
 REASONS: tuple[tuple[str, str], ...] = (
-    ("Vulkan", "llama.cpp's Vulkan backend, slower than CUDA and ROCm until 2025"),
-    ("OpenCL", "llama.cpp's OpenCL backend"),
-    ("SYCL", "llama.cpp's SYCL backend"),
-    ("distributed-llama", "another runtime: distributed-llama"),
-    ("mlc", "another runtime: fused kernels of MLC"),
-    ("exllama", "another runtime: kernels of ExLlamaV2"),
-    ("KTransformers", "another runtime: experts are computed with AMX"),
+    ("Vulkan", "kernels of llama.cpp's Vulkan backend, which became as fast as others in 2025 only"),
+    ("OpenCL", "kernels of llama.cpp's OpenCL backend"),
+    ("SYCL", "kernels of llama.cpp's SYCL backend"),
+    ("distributed-llama", "kernels of distributed-llama"),
+    ("mlc", "fused kernels of MLC: fewer launches"),
+    ("exllama", "fused kernels of ExLlamaV2: fewer launches"),
+    ("KTransformers", "experts are computed with AMX, not copied to the GPU"),
+    ("Qwen3-Next", "layers with a recurrence are hundreds of kernels before llama.cpp fused them in March 2026"),
+    ("prompt, experts on the CPU", "the source does not state whether weights were copied to the GPU or multiplied by the CPU"),
+    ("decode, experts on the CPU DeepSeek", "experts in fewer than two bits are bound by the CPU's arithmetic"),
+    ("decode, equal GPUs DeepSeek", "the build of early 2025 computes latent attention and experts in many small kernels"),
+    ("Metal", "without flash attention, Metal's kernels read the cache more often"),
 )
-"""Words in the name of a runtime, and why its speed differs from that of the program that is simulated."""
+"""Words in a row's kind, model and runtime, and why its speed differs from that of the program that is simulated."""
 
 
 def reason(row: Row) -> str:
     """Why the prediction of a row may be wrong, if a general reason is known."""
-    return next((why for word, why in REASONS if word in row.runtime), "")
+    text = f"{row.kind} {row.model} {row.runtime}"
+    return next((why for word, why in REASONS if word in text), "")
 
 
 @dataclass(frozen=True)
@@ -120,13 +127,14 @@ def band(problem: Problem, devices: Sequence[int] | None = None) -> Band:
 
 def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
     """The kind of a program on devices, each a kind and a type: what decides which rows are like it."""
-    mode = {"prefill": "prompt"}.get(m := str(graph.attributes.get("mode", "")), m)
+    named = str(graph.attributes.get("mode") or graph.name.rpartition(".")[2])  # importer `model` names a graph MODEL.MODE
+    mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
     gpus = [kind for kind, type_ in devices if type_ == "gpu"]
     if len(gpus) < len(devices):
         place = "experts on the CPU" if gpus else "CPU"
     else:
         place = "one GPU" if len(gpus) == 1 else "equal GPUs" if len({*gpus}) == 1 else "unlike GPUs"
-    return f"{mode or 'another program'}, {place}"
+    return f"{mode}, {place}"
 
 
 @cache
@@ -136,12 +144,12 @@ def bands() -> dict[str, tuple[int, float]]:
     return {kind: (int(n), float(error)) for kind, (n, error) in data.items()}
 
 
-BANDS = Path(__file__).with_name("bands.json")
+def bands_of(predictions: Sequence[Prediction]) -> dict[str, tuple[int, float]]:
+    """The bands of predictions, by kind: of the rows that were held out."""
+    return {e.kind: (e.n, round(e.p90, 3)) for fit, e in by_kind(predictions) if not fit and e.n >= FEW}
 
 
-def write_bands() -> None:
-    """Predict every held-out row, and keep the bands: runs read them and simulate nothing."""
-    found = {
-        e.kind: (e.n, round(e.p90, 4)) for fit, e in by_kind(predict(measurements())) if not fit and e.n >= FEW
-    }  # fmt: skip
-    BANDS.write_text(json.dumps(found, indent=0) + "\n")
+def write_bands(registry: Registry) -> None:
+    """Predict every row, and keep the bands: runs read them and simulate nothing."""
+    lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in bands_of(predict(measurements(), registry)).items()]
+    BANDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,11 +12,9 @@ from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
 from placekit_models.decoder import Shape, Use, decoder
 from placekit_runtimes.llamacpp import gpu_of_layers
-from placekit_sim import SimulatorOptions
-from placekit_sim.simulator import Simulator
 
 from placekit_accuracy.rows import BITS, Row, shapes
-from placekit_core import Cluster, Graph, Placements, PlacekitError, Problem
+from placekit_core import Cluster, Graph, Placements, Problem, Registry
 from placekit_core.contracts.files import parse_yaml
 
 OFFLOADED = 32
@@ -54,29 +51,33 @@ def _fits(row: Row) -> bool:
     return row.on_cpu or not row.devices or weights <= total
 
 
-def predict(rows: Iterable[Row], each: Callable[[Row], None] = lambda row: None) -> list[Prediction]:
+def predict(rows: Iterable[Row], registry: Registry) -> list[Prediction]:
     """The rows that can be predicted, with their simulated speeds. Equal programs are simulated once."""
     found: dict[tuple[object, ...], float] = {}
     out = []
     for row in rows:
         if missing(row):
             continue
-        each(row)
         key = (row.model, row.use, row.devices, row.gigabytes, row.slots, row.memory, row.split, row.held_mib)
         if key not in found:
-            found[key] = seconds(row)
+            found[key] = seconds(row, registry)
         out.append(Prediction(row, row.tokens * row.batch / found[key] if row.prompt else row.batch / found[key]))
     return out
 
 
-def seconds(row: Row) -> float:
+def seconds(row: Row, registry: Registry) -> float:
     """Simulated seconds of the row's step."""
     graph = program(row.model, row.use)
     cluster = machine(row)
     device = placement(row, graph, cluster)
-    streamed = row.on_cpu and row.prompt and min(row.tokens, row.ubatch) >= OFFLOADED
-    session = Simulator(SimulatorOptions(threads=1, prefetch=0 if streamed else None)).open(Problem.of(graph, cluster))
-    return float(session.evaluate(Placements.of(device)).value_s[0])
+    backend = registry.build("backend", "simulator", {"threads": 1, "prefetch": 0 if _streams(row) else None})
+    session = backend.open(Problem.of(graph, cluster))
+    return float(session.evaluate(Placements.of(device, order(graph))).value_s[0])
+
+
+def order(graph: Graph) -> NDArray[np.float64]:
+    """[n] priority of each operation: runtimes finish a micro-batch on a device before they begin the next."""
+    return -np.array([float(op.partition("@")[2] or 0) for op in graph.op_name])
 
 
 @cache
@@ -108,20 +109,25 @@ def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
     if not gpus:
         return np.full(graph.n, cpu)
     of_layer = _layers(row, shapes()[row.model], len(gpus))
-    overrides = [(re.compile(p), d) for p, _, d in (rule.rpartition("=") for rule in row.split.split()) if p and p != "-ts"]
-    streams = row.prompt and min(row.tokens, row.ubatch) >= OFFLOADED
+    streams = _streams(row)
     found = np.empty(graph.n, np.int64)
     place: dict[str, tuple[int, int]] = {}  # tensor: device of its weights, device of its products
     for v, op in enumerate(graph.op_name):
         name = op.partition("@")[0].removesuffix(".weight")
         if name not in place:
-            part = name.split(".")
-            home = gpus[of_layer[int(part[1])] if part[0] == "blk" else of_layer[0] if part[0] in ("tokens", "token_embd") else of_layer[layers]]
-            device = next((d for pattern, d in overrides if pattern.search(f"{name}.weight")), None)
-            held = home if device is None else cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))]
-            place[name] = held, home if held == cpu and streams else held
+            first, *rest = name.split(".")
+            layer = int(rest[0]) if first == "blk" else 0 if first.startswith("token") else layers
+            home = gpus[of_layer[layer]]
+            device = row.override(f"{name}.weight")
+            held = cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))] if device else home
+            place[name] = held, home if device == "CPU" and streams else held
         found[v] = place[name][int(graph.kernel[v])]
     return found
+
+
+def _streams(row: Row) -> bool:
+    """Whether weights in host memory are copied to the GPU, and multiplied there."""
+    return row.on_cpu and row.prompt and min(row.tokens, row.ubatch) >= OFFLOADED
 
 
 def _devices(row: Row, cluster: Cluster) -> tuple[list[int], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +22,8 @@ BITS = {
 MXFP4 = 4.25
 """Bits of a weight of experts in MXFP4: four, and eight for each 32 weights; the other weights have the rest of the file."""
 MIB = 2**20
+OTHER_BACKENDS = ("Vulkan", "SYCL", "OpenCL", "distributed-llama")
+"""Runtimes with kernels of their own, for every maker's devices: their rows are kinds of their own."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Row:
     @property
     def kind(self) -> str:
         """The kind of program and devices: rows of one kind have one error band."""
-        return f"{'prompt' if self.prompt else 'decode'}, {self.place}"
+        other = ", other backend" if any(name in self.runtime for name in OTHER_BACKENDS) else ""
+        return f"{'prompt' if self.prompt else 'decode'}, {self.place}{other}"
 
     @property
     def place(self) -> str:
@@ -88,8 +92,13 @@ class Row:
 
     @property
     def fits_rates(self) -> bool:
-        """Whether the row set figures of parts.yaml: one device, Llama-3-8B, notebooks of XiongjieDai. Others are held out."""
-        return self.place == "one GPU" and self.model == "Llama-3-8B" and ".ipynb" in self.source
+        """Whether the row set a figure; all others are held out.
+
+        Llama-3-8B in the notebooks of XiongjieDai: on one device the rates of parts.yaml, and prompts on several GPUs one
+        figure of the program, `QUEUE`.
+        """
+        notebook = self.model == "Llama-3-8B" and ".ipynb" in self.source
+        return notebook and (self.place == "one GPU" or self.prompt)
 
     @property
     def what(self) -> str:
@@ -105,7 +114,9 @@ class Row:
         shape = shapes()[self.model]
         bits, expert_bits = self._bits(shape)
         if self.prompt:
-            return Use("prompt", self.depth, 1, self.tokens, self.ubatch, bits, expert_bits, flash=self.flash)
+            overlap = shape.experts is None  # products of experts waited for the host in builds of that time
+            stage = shape.layers // len(self.devices) if len(self.devices) > 1 else 0
+            return Use("prompt", self.depth, 1, self.tokens, self.ubatch, bits, expert_bits, 2.0, self.flash, overlap, stage)
         depth = self.depth + self.tokens // 2
         return Use("decode", depth, self.batch, bits=bits, expert_bits=expert_bits, flash=self.flash)
 
@@ -113,10 +124,26 @@ class Row:
         """Bits of a weight, and of those of experts if they are known to differ."""
         total = self.bytes * 8 if self.bytes else BITS[self.quantisation] * shape.weights
         expert = MXFP4 if "MXFP4" in self.quantisation and self.model.startswith("gpt-oss") else None
-        if self.split == "exps=CPU" and (mib := dict(self.held_mib).get("CPU")):
-            expert = mib * MIB * 8 / shape.expert_weights
+        mib, on_cpu = dict(self.held_mib).get("CPU", 0), self._experts_on_cpu(shape)
+        if mib and on_cpu:
+            expert = min(mib * MIB * 8 / (shape.expert_weights * on_cpu), total / shape.weights)  # others have no fewer bits
         rest = total - expert * shape.expert_weights if expert else total
         return rest / (shape.dense_weights if expert else shape.weights), expert
+
+    @cached_property
+    def overrides(self) -> list[tuple[re.Pattern[str], str]]:
+        """Patterns of names of tensors, with the device for the first that matches: `CPU`, `CUDA0`, ..."""
+        rules = (rule.rpartition("=") for rule in self.split.split() if "=" in rule)
+        return [(re.compile(pattern), device) for pattern, _, device in rules]
+
+    def override(self, tensor: str) -> str:
+        """The device that the overrides give a tensor; empty if none does."""
+        return next((device for pattern, device in self.overrides if pattern.search(tensor)), "")
+
+    def _experts_on_cpu(self, shape: Shape) -> float:
+        """The share of the layers with experts whose experts are on the CPU."""
+        layers = [i for i in range(shape.layers) if shape.routed(i)]
+        return sum(self.override(f"blk.{i}.ffn_up_exps.weight") == "CPU" for i in layers) / max(len(layers), 1)
 
 
 def _read(name: str) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ in micro-batches, each of which reads the cache that the ones before have filled
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,9 @@ from placekit_core import Graph, GraphBuilder
 
 LAUNCHES = 24
 """Kernels that a layer launches, the small ones included: llama.cpp of May 2024, whose kernels are not fused."""
+ROUTING, LATENT = 5, 8
+"""Kernels that a layer launches besides: for routing to experts (and one per active expert, to add their results up), and for
+latent attention (norms of the low ranks, parts of heads)."""
 OUTER_LAUNCHES = 3
 """Kernels outside of the layers: embedding, last norm, output."""
 SMALL_BITS = 9.0
@@ -33,6 +37,12 @@ TILE = 64
 """Rows that a product computes at once. The few tokens of one expert fill a tile in part, and its arithmetic is done in full."""
 VECTOR = 8
 """Up to so many tokens, kernels for vectors are used in place of tiles (llama.cpp)."""
+QUEUE = 800
+"""Launches that wait for a device; then the host waits, and later micro-batches do not begin. llama.cpp describes it and made the
+queue four times as long (pull request 19042, January 2026). So that prompts of Llama-3-8B on several GPUs have no bias."""
+MANY_LAUNCHES = {False: 43, True: 50}
+"""Kernels of a layer for a micro-batch, counted in llama.cpp of May 2024: products convert their inputs and results, and unpack
+quantised weights (True)."""
 ACTIVATION = 4
 """Bytes of an activation: float32, as in llama.cpp."""
 
@@ -180,6 +190,8 @@ class Use:
         bits, expert_bits: of a weight, scales included; of the routed experts where they differ.
         cache_bytes: of a number in the cache.
         flash: whether attention is one fused kernel.
+        overlap: whether devices work on several micro-batches of a prompt at once.
+        stage: layers on the last of several devices, whose queue of launches is limited; 0: it is not.
     """
 
     mode: Literal["decode", "prompt"] = "decode"
@@ -191,6 +203,8 @@ class Use:
     expert_bits: float | None = None
     cache_bytes: float = 2.0
     flash: bool = True
+    overlap: bool = True
+    stage: int = 0
 
 
 @dataclass
@@ -257,57 +271,73 @@ class _Program:
         return self.use.expert_bits if expert and self.use.expert_bits is not None else self.use.bits
 
     def build(self, passes: list[_Pass]) -> Graph:
-        """The graph: layer by layer for every micro-batch."""
+        """The graph: all sources, then one micro-batch after the other."""
         s, per_weight = self.shape, self.use.bits / 8
         embedding = self.source("token_embd.weight", s.vocab * s.hidden * per_weight)
         token = self.source("tokens", 4 * sum(p.tokens for p in passes) * self.use.batch, "input")
+        layers = [self.sources(layer, passes[-1].past + passes[-1].tokens) for layer in range(s.layers)]
+        head = embedding if s.tied else self.source("output.weight", s.vocab * s.hidden * per_weight)
+        done: list[list[int]] = []  # of each micro-batch, the tensors after each layer
         for p in passes:
-            rows = p.tokens * self.use.batch
-            read = rows * s.hidden * (per_weight + ACTIVATION)
+            before = self.awaited(done)
+            read = p.tokens * self.use.batch * s.hidden * (per_weight + ACTIVATION)
             p.values = self.kernel(
-                p, "token_embd", "embedding", [embedding, token], width=s.hidden, flops=0, traffic=read
+                p, "token_embd", "embedding", [embedding, token, *before], width=s.hidden, flops=0, traffic=read
             )
-        for layer in range(s.layers):
-            self.layer(layer, passes)
-        last = passes[-1]  # only the last token of a prompt is sampled
-        last.tokens = 1
+            done.append([])
+            for layer, weights in enumerate(layers):
+                self.layer(p, layer, weights)
+                done[-1].append(p.values)
+        last = passes[-1]
+        last.tokens = 1  # of a prompt, only the last token is sampled
         x = self.small(last, "output_norm", [last.values], s.hidden, 1, "normalization")
-        weight = embedding if s.tied else self.source("output.weight", s.vocab * s.hidden * per_weight)
-        self.product(last, "output", weight, (s.hidden, s.vocab), [x])
+        self.product(last, "output", head, (s.hidden, s.vocab), [x])
         self.b.columns["launches"] = np.asarray(self.launches)
         return self.b.build()
 
-    def layer(self, layer: int, passes: list[_Pass]) -> None:
-        """A layer of all micro-batches."""
-        s, name = self.shape, f"blk.{layer}."
-        attention, network, routed = s.attention(layer), s.network(layer), s.routed(layer)
-        experts = s.experts.count if s.experts else 0
-        weights = {
-            key: self.source(f"{name}{key}.weight", rows * columns * self.bits(key in routed) / 8 * (experts if key in routed else 1))
-            for key, (rows, columns) in (attention | network | routed).items()
-        }  # fmt: skip
-        depth = passes[-1].past + passes[-1].tokens
+    def awaited(self, done: list[list[int]]) -> list[int]:
+        """The tensor that the next micro-batch waits for, if any: devices do not overlap, or the queue of the last is full."""
+        if not self.use.overlap:
+            return [done[-1][-1]] if done else []
+        if not self.use.stage:
+            return []
+        launches = self.use.stage * MANY_LAUNCHES[self.use.bits <= SMALL_BITS]
+        number = len(done) - QUEUE / launches  # on the last device, micro-batches are finished up to here
+        whole = math.floor(number)
+        layer = self.shape.layers - self.use.stage + math.floor((number - whole) * self.use.stage)
+        return [done[whole][layer]] if whole >= 0 else []
+
+    def sources(self, layer: int, depth: int) -> dict[str, int]:
+        """The weights and the cache of a layer: their tensors by name."""
+        s, name, routed = self.shape, f"blk.{layer}.", self.shape.routed(layer)
+        found = {}
+        for key, (rows, columns) in (s.attention(layer) | s.network(layer) | routed).items():
+            experts = s.experts.count if s.experts and key in routed else 1
+            found[key] = self.source(f"{name}{key}.weight", experts * rows * columns * self.bits(key in routed) / 8)
         if not s.is_full(layer) and s.window:
             depth = min(depth, s.window)
         kept = s.cached(layer) * depth * self.use.cache_bytes or self.state_bytes
-        cache = self.source(f"{name}cache", kept * self.use.batch, "buffer")
-        branches = (set(network) != {"ffn_gate_inp"}) + bool(routed)
-        mixing = max(LAUNCHES - len(weights) - 2 * branches - 6, 1)  # 6: norms and additions; 2: the activation of a branch
-        for p in passes:
-            x = p.values
-            norm = self.small(p, f"{name}attn_norm", [x], s.hidden, 2, "normalization")
-            *inner, (last, size) = attention.items()
-            first = self.inner(p, name, inner, weights, norm)
-            mixed = self.mix(p, layer, [*first, cache], size[0], mixing)
-            y = self.product(p, f"{name}{last}", weights[last], size, [mixed])
-            x = self.small(p, f"{name}attn_add", [x, y], s.hidden, 1)
-            norm = self.small(p, f"{name}ffn_norm", [x], s.hidden, 2, "normalization")
-            ends = [self.branch(p, name, network, weights, norm, ())] if set(network) != {"ffn_gate_inp"} else []
-            if routed:
-                gate = "ffn_gate_inp"
-                choice = self.product(p, name + gate, weights[gate], network[gate], [norm])
-                ends.append(self.branch(p, name, routed, weights, norm, (choice,)))
-            p.values = self.small(p, f"{name}ffn_add", [x, *ends], s.hidden, 1)
+        return found | {"cache": self.source(f"{name}cache", kept * self.use.batch, "buffer")}
+
+    def layer(self, p: _Pass, layer: int, weights: dict[str, int]) -> None:
+        """A layer of one micro-batch."""
+        s, name = self.shape, f"blk.{layer}."
+        attention, network, routed = s.attention(layer), s.network(layer), s.routed(layer)
+        mixing = LAUNCHES - len(attention) - 3 - 2 - 6  # a gated network, its activation; norms and additions
+        mixing += (ROUTING + s.experts.active if routed and s.experts else 0) + (LATENT if s.latent else 0)
+        x = p.values
+        norm = self.small(p, f"{name}attn_norm", [x], s.hidden, 2, "normalization")
+        *inner, (last, size) = attention.items()
+        mixed = self.mix(p, layer, [*self.inner(p, name, inner, weights, norm), weights["cache"]], size[0], mixing)
+        y = self.product(p, f"{name}{last}", weights[last], size, [mixed])
+        x = self.small(p, f"{name}attn_add", [x, y], s.hidden, 1)
+        norm = self.small(p, f"{name}ffn_norm", [x], s.hidden, 2, "normalization")
+        ends = [self.branch(p, name, network, weights, norm, ())] if set(network) != {"ffn_gate_inp"} else []
+        if routed:
+            gate = "ffn_gate_inp"
+            choice = self.product(p, name + gate, weights[gate], network[gate], [norm])
+            ends.append(self.branch(p, name, routed, weights, norm, (choice,)))
+        p.values = self.small(p, f"{name}ffn_add", [x, *ends], s.hidden, 1)
 
     def inner(
         self, p: _Pass, name: str, matrices: list[tuple[str, tuple[int, int]]], weights: dict[str, int], norm: int
