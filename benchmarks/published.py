@@ -15,6 +15,7 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,11 +35,15 @@ MEMORY = {
 MODELS = {
     "THUDM_GLM-Z1-32B-0414-IQ4_XS.gguf": "GLM-Z1-32B", "deepseek2 671B Q8_0": "DeepSeek-V3", "DeepSeek-V3/R1 671B": "DeepSeek-V3",
     "DeepSeek-V3/R1": "DeepSeek-V3", "DeepSeek-R1": "DeepSeek-V3", "qwen3moe ?B Q2_K - Medium": "Qwen3-235B-A22B",
-    "qwen3moe ?B IQ3_K - 3.4325 bpw": "Qwen3-235B-A22B", "Qwen3.8-27B (hybrid dense)": "Qwen3.8-27B", "Qwen3-0.6B-GGUF": "Qwen3-0.6B",
-    "Qwen3-1.7B-GGUF": "Qwen3-1.7B", "llama-2-7b.Q4_0": "Llama-2-7B", "GLM-4.7-Flash-BF16~2": "GLM-4.7-Flash",
-    "Phi-4-mini-reasoning-GGUF": "Phi-4-mini", "Qwen3.6-35B-A3B-GGUF": "Qwen3.6-35B-A3B", "Ornstein3.6-35B-A3B-GGUF": "Qwen3.6-35B-A3B",
+    "qwen3moe ?B IQ3_K - 3.4325 bpw": "Qwen3-235B-A22B", "Qwen3.8-27B (hybrid dense)": "Qwen3.8-27B",
+    "Qwen3-0.6B-GGUF": "Qwen3-0.6B", "Qwen3-1.7B-GGUF": "Qwen3-1.7B",
+    "llama-2-7b.Q4_0": "Llama-2-7B", "GLM-4.7-Flash-BF16~2": "GLM-4.7-Flash",
+    "Phi-4-mini-reasoning-GGUF": "Phi-4-mini", "Qwen3.6-35B-A3B-GGUF": "Qwen3.6-35B-A3B",
+    "Ornstein3.6-35B-A3B-GGUF": "Qwen3.6-35B-A3B",
 }  # fmt: skip
-UNKNOWN = ("NVIDIA-Nemotron", "gemma-4", "LFM2.5", "Agents", "Carnice", "MiniCPM5", "Trinity", "Qwen3.5-9B", "diffusion", "Tess")
+UNKNOWN = (
+    "NVIDIA-Nemotron", "gemma-4", "LFM2.5", "Agents", "Carnice", "MiniCPM5", "Trinity", "Qwen3.5-9B", "diffusion", "Tess",
+)  # fmt: skip
 CUT = 300  # characters: the collection cuts longer texts
 OTHER = "the source does not state"
 COLUMNS = (
@@ -54,7 +59,7 @@ def reason(row: dict[str, str]) -> str:
         return "not believed: far from the same card elsewhere, or faster than its memory"
     if row["spec_decoding"] != "no":
         return "speculative decoding"
-    if not row["model"] or row["note"].startswith("scraped") and "-p " in split:
+    if not row["model"] or (row["note"].startswith("scraped") and "-p " in split):
         return f"{OTHER} what was measured"
     if row["model"].startswith(UNKNOWN):
         return "a model whose shape is not in the table, or with layers of other kinds"
@@ -66,7 +71,8 @@ def reason(row: dict[str, str]) -> str:
         return "experts are cached on the GPU"
     if "6 experts" in row["note"] or "ser=" in split:
         return "fewer experts than the model has"
-    if re.search(r"(?<!override-)tensor|row|TP|graph|scraped", split) or (row["n_dev"] != "1" and re.search("(?i)vllm|mlc|sglang", row["runtime"])):
+    several = row["n_dev"] != "1" and re.search("(?i)vllm|mlc", row["runtime"])
+    if several or re.search(r"(?<!override-)tensor|row|TP|graph", split):
         return "operations split over devices (tensor or row split)"
     if row["kind"] == "multi_gpu" and not split and row["note"].startswith("scraped"):
         return f"{OTHER} the split"
@@ -78,7 +84,7 @@ def reason(row: dict[str, str]) -> str:
         return "a host with two sockets, each with memory of its own"
     if row["kind"] == "moe_offload" and not re.search("exps|ffn|experts on CPU", split):
         return f"{OTHER} the split"
-    if len(split) == CUT or row["kind"] == "multi_gpu" and row["device_bytes"]:
+    if len(split) == CUT or (row["kind"] == "multi_gpu" and row["device_bytes"]):
         return f"{OTHER} the split"
     if test == "pp (turn 1)" or "NVFP4" in row["quantisation"] or not re.fullmatch(r"(pp|tg)\D*\d*.*", test):
         return f"{OTHER} what was measured"
@@ -144,7 +150,8 @@ def _with_devices(rule: str) -> list[str]:
 
 def source(text: str) -> str:
     """Where a row was published, without titles."""
-    text = text.removeprefix("github:").replace("github-data/", "").replace("pull_requests", "PR").replace("https://", "")
+    text = text.removeprefix("github:").removeprefix("https://")
+    text = text.replace("github-data/", "").replace("pull_requests", "PR")
     text = re.sub(r"(issues|discussions|PR)/(\d+) - .*", r"\1 \2", text)
     text = re.sub(r"(Inference|results)/.*/|(results)/", r"\1\2/", text)
     return re.sub(r"/benchmark_cache.json id \w+", "", re.sub(r" \(.*| id \w+", "", text))
@@ -158,7 +165,7 @@ def main() -> int:
     with (Path(os.environ["PLACEKIT_SAMPLES"]) / "published" / "llm_speed.csv").open() as file:
         rows = list(csv.DictReader(file))
     out = Counter(why for row in rows if (why := reason(row)))
-    files = {
+    files: dict[str, list[Sequence[str]]] = {
         "measurements.csv": [COLUMNS, *(facts(row) for row in rows if not reason(row))],
         "left_out.csv": [("rows", "reason"), *((str(n), why) for why, n in out.most_common())],
     }

@@ -47,10 +47,7 @@ def chart(predictions: Sequence[Prediction]) -> str:
     out.append(f'<text transform="translate(14 {middle}) rotate(-90)" text-anchor="middle">predicted</text>')
     for i, kind in enumerate(kinds):
         own, colour = [p for p in predictions if p.row.kind == kind], COLOURS[i % len(COLOURS)]
-        points = "".join(
-            f'<circle cx="{x(p.row.tokens_per_s)}" cy="{y(p.tokens_per_s)}" r="2.5"><title>{escape(p.row.what)}</title></circle>'
-            for p in own
-        )
+        points = "".join(f'<circle cx="{x(p.row.tokens_per_s)}" cy="{y(p.tokens_per_s)}" r="2.5"/>' for p in own)
         out.append(f'<g fill="{colour}" fill-opacity="0.6" clip-path="url(#plot)">{points}</g>')
         line = TOP + 12 + 20 * i
         out.append(f'<circle cx="{LEFT + SIZE + 16}" cy="{line - 4}" r="5" fill="{colour}"/>')

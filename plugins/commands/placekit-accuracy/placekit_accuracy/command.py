@@ -19,15 +19,16 @@ HEAD = ["rows", "median", "90%", "worst", "bias"]
 def main(argv: list[str], registry: Registry) -> int:
     """Predict the rows that contain WORD, and print their errors."""
     parser = Parser("accuracy", "Predict published speeds of language models, and print the errors by kind of row.")
-    parser.add_argument("words", nargs="*", metavar="WORD", help="only rows with these words: decode, rtx3090, Llama-3-70B, ...")
-    parser.add_argument("--worst", type=int, default=0, metavar="N", help="also print the N rows with the largest errors")
-    parser.add_argument("--by", choices=("device", "model", "source"), help="also print errors by device, model or source")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only rows with these words, such as decode rtx3090")
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="also print the N rows with the worst errors")
+    parser.add_argument("--by", choices=("device", "model", "source"), help="also print errors by this")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw predicted against measured speeds")
     parser.add_argument("--write-bands", action="store_true", help="keep the bands that results of runs carry")
     given = parser.read(argv)
     rows = [row for row in measurements() if all(_plain(word) in _plain(_text(row)) for word in given.words)]
     if not rows:
-        raise ConfigError(f"no published row has {' '.join(given.words)!r}", "give a device, a model, a kind or a source")
+        words = " ".join(given.words)
+        raise ConfigError(f"no published row has {words!r}", "give a device, a model, a kind or a source")
     predictions = predict(rows, registry)
     if predictions:
         show(predictions)
@@ -61,6 +62,7 @@ def show(predictions: Sequence[Prediction]) -> None:
 
 def show_by(predictions: Sequence[Prediction], key: str) -> None:
     """Print the errors by device, model or source."""
+
     def label(row: Row) -> str:
         own = {"device": " + ".join(sorted({*row.devices})) or "CPU", "model": row.model, "source": row.source}[key]
         return f"{own}, {'prompt' if row.prompt else 'decode'}"
@@ -80,8 +82,9 @@ def show_worst(predictions: Sequence[Prediction], number: int) -> None:
     print(f"{len(wrong)} of {len(predictions)} rows are wrong by more than {WRONG:.0%}")
     for p in wrong[:number]:
         why = reason(p.row)
-        measured = f"{p.row.tokens_per_s:g} tokens/s measured, {p.tokens_per_s:.4g} predicted ({p.error:+.0%})"
-        print(wrapped(f"{p.row.id} {p.row.what}: {measured}; {p.row.source}, {p.row.runtime}{f'. {why}' if why else ''}"))
+        speeds = f"{p.row.tokens_per_s:g} tokens/s measured, {p.tokens_per_s:.4g} predicted ({p.error:+.0%})"
+        where = f"{p.row.source}, {p.row.runtime}{'. ' * bool(why)}{why}"
+        print(wrapped(f"{p.row.id} {p.row.what}: {speeds}; {where}"))
 
 
 def show_missing(rows: Sequence[Row], all_rows: bool) -> None:
@@ -89,4 +92,5 @@ def show_missing(rows: Sequence[Row], all_rows: bool) -> None:
     missing = unpredicted(rows)
     for title, found in (("not predicted", missing), ("left out of the table", left_out() if all_rows else {})):
         if found:
-            print(wrapped(f"{sum(found.values())} rows {title}: " + "; ".join(f"{why}, {n}" for why, n in found.items())))
+            reasons = "; ".join(f"{why}, {n}" for why, n in found.items())
+            print(wrapped(f"{sum(found.values())} rows {title}: {reasons}"))

@@ -82,9 +82,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("exllama", "fused kernels of ExLlamaV2: fewer launches"),
     ("KTransformers", "experts are computed with AMX, not copied to the GPU"),
     ("Qwen3-Next", "layers with a recurrence are hundreds of kernels before llama.cpp fused them in March 2026"),
-    ("prompt, experts on the CPU", "the source does not state whether weights were copied to the GPU or multiplied by the CPU"),
-    ("decode, experts on the CPU DeepSeek", "experts in fewer than two bits are bound by the CPU's arithmetic"),
-    ("decode, equal GPUs DeepSeek", "the build of early 2025 computes latent attention and experts in many small kernels"),
+    ("prompt, experts on the CPU", "weights were copied to the GPU, or multiplied by the CPU: the source is silent"),
+    ("decode, equal GPUs DeepSeek", "a build of early 2025, with many small kernels in attention and experts"),
     ("Metal", "without flash attention, Metal's kernels read the cache more often"),
 )
 """Words in a row's kind, model and runtime, and why its speed differs from that of the program that is simulated."""
@@ -92,6 +91,8 @@ REASONS: tuple[tuple[str, str], ...] = (
 
 def reason(row: Row) -> str:
     """Why the prediction of a row may be wrong, if a general reason is known."""
+    if row.on_cpu and min(row.use.bits, row.use.expert_bits or 16) < 2:
+        return "weights of fewer than two bits are bound by the CPU's arithmetic"
     text = f"{row.kind} {row.model} {row.runtime}"
     return next((why for word, why in REASONS if word in text), "")
 
@@ -127,7 +128,8 @@ def band(problem: Problem, devices: Sequence[int] | None = None) -> Band:
 
 def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
     """The kind of a program on devices, each a kind and a type: what decides which rows are like it."""
-    named = str(graph.attributes.get("mode") or graph.name.rpartition(".")[2])  # importer `model` names a graph MODEL.MODE
+    # importer `model` names a graph MODEL.MODE
+    named = str(graph.attributes.get("mode") or graph.name.rpartition(".")[2])
     mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
     gpus = [kind for kind, type_ in devices if type_ == "gpu"]
     if len(gpus) < len(devices):

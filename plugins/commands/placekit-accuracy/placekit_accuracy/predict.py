@@ -46,7 +46,9 @@ def missing(row: Row) -> str:
 
 def _fits(row: Row) -> bool:
     """Whether the weights fit on the GPUs, if none are on the CPU: else the runtime swapped, or the row is not complete."""
-    total = sum(gb * 2**30 * (1 - parts().withheld_of(d).headroom) for d, gb in zip(row.devices, row.gigabytes, strict=True))
+    total = sum(
+        gb * 2**30 * (1 - parts().withheld_of(d).headroom) for d, gb in zip(row.devices, row.gigabytes, strict=True)
+    )
     weights = row.bytes or shapes()[row.model].weights * row.use.bits / 8
     return row.on_cpu or not row.devices or weights <= total
 

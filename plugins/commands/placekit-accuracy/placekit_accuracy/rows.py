@@ -116,7 +116,9 @@ class Row:
         if self.prompt:
             overlap = shape.experts is None  # products of experts waited for the host in builds of that time
             stage = shape.layers // len(self.devices) if len(self.devices) > 1 else 0
-            return Use("prompt", self.depth, 1, self.tokens, self.ubatch, bits, expert_bits, 2.0, self.flash, overlap, stage)
+            return Use(
+                "prompt", self.depth, 1, self.tokens, self.ubatch, bits, expert_bits, 2.0, self.flash, overlap, stage
+            )
         depth = self.depth + self.tokens // 2
         return Use("decode", depth, self.batch, bits=bits, expert_bits=expert_bits, flash=self.flash)
 
@@ -126,7 +128,8 @@ class Row:
         expert = MXFP4 if "MXFP4" in self.quantisation and self.model.startswith("gpt-oss") else None
         mib, on_cpu = dict(self.held_mib).get("CPU", 0), self._experts_on_cpu(shape)
         if mib and on_cpu:
-            expert = min(mib * MIB * 8 / (shape.expert_weights * on_cpu), total / shape.weights)  # others have no fewer bits
+            # other weights never have fewer bits
+            expert = min(mib * MIB * 8 / (shape.expert_weights * on_cpu), total / shape.weights)
         rest = total - expert * shape.expert_weights if expert else total
         return rest / (shape.dense_weights if expert else shape.weights), expert
 

@@ -43,6 +43,8 @@ queue four times as long (pull request 19042, January 2026). So that prompts of 
 MANY_LAUNCHES = {False: 43, True: 50}
 """Kernels of a layer for a micro-batch, counted in llama.cpp of May 2024: products convert their inputs and results, and unpack
 quantised weights (True)."""
+Sizes = dict[str, tuple[int, int]]
+"""Widths of input and output of matrices, by name."""
 ACTIVATION = 4
 """Bytes of an activation: float32, as in llama.cpp."""
 
@@ -115,15 +117,13 @@ class Shape:
         """Whether a layer attends to all tokens."""
         return self.full_every == 0 or (layer + 1) % self.full_every == 0
 
-    def attention(self, layer: int) -> dict[str, tuple[int, int]]:
+    def attention(self, layer: int) -> Sizes:
         """Width of input and output of the matrices of a layer's attention, by name. `attn_output` is the last."""
         h, heads = self.hidden, self.heads
         if self.linear is not None and not self.is_full(layer):
-            keys, values = self.linear.key_heads * self.linear.head, self.linear.value_heads * self.linear.head
-            both = 2 * self.linear.value_heads
-            return {
-                "attn_qkv": (h, 2 * keys + values), "attn_gate": (h, values), "ssm_ba": (h, both), "ssm_out": (values, h),
-            }  # fmt: skip
+            k, v = self.linear.key_heads * self.linear.head, self.linear.value_heads * self.linear.head
+            rates = 2 * self.linear.value_heads
+            return {"attn_qkv": (h, 2 * k + v), "attn_gate": (h, v), "ssm_ba": (h, rates), "ssm_out": (v, h)}
         if m := self.latent:
             queries = heads * (m.nope + m.rope)
             q = {"attn_q_a": (h, m.q_rank), "attn_q_b": (m.q_rank, queries)} if m.q_rank else {"attn_q": (h, queries)}
@@ -132,10 +132,15 @@ class Shape:
                 "attn_kv_b": (m.kv_rank, heads * (m.nope + m.value)),
                 "attn_output": (heads * m.value, h),
             }
-        q, kv = heads * self.head, self.kv_heads * self.head
-        return {"attn_q": (h, q * (1 + self.gated)), "attn_k": (h, kv), "attn_v": (h, kv), "attn_output": (q, h)}
+        width, kv = heads * self.head, self.kv_heads * self.head
+        return {
+            "attn_q": (h, width * (1 + self.gated)),
+            "attn_k": (h, kv),
+            "attn_v": (h, kv),
+            "attn_output": (width, h),
+        }
 
-    def network(self, layer: int) -> dict[str, tuple[int, int]]:
+    def network(self, layer: int) -> Sizes:
         """As `attention`, for the feed-forward network without routed experts. `ffn_down...` comes last."""
         e = self.experts
         if e is None or layer < e.dense:
@@ -143,7 +148,7 @@ class Shape:
         router = {"ffn_gate_inp": (self.hidden, e.count)}
         return router | (_gated(self.hidden, e.shared_width, "_shexp") if e.shared_width else {})
 
-    def routed(self, layer: int) -> dict[str, tuple[int, int]]:
+    def routed(self, layer: int) -> Sizes:
         """As `network`, for one routed expert."""
         e = self.experts
         return {} if e is None or layer < e.dense else _gated(self.hidden, e.width, "_exps")
@@ -175,8 +180,8 @@ class Shape:
         return self.latent.kv_rank + self.latent.rope if self.latent else 2 * self.kv_heads * self.head
 
 
-def _gated(hidden: int, width: int, suffix: str) -> dict[str, tuple[int, int]]:
-    return {f"ffn_gate{suffix}": (hidden, width), f"ffn_up{suffix}": (hidden, width), f"ffn_down{suffix}": (width, hidden)}
+def _gated(hidden: int, width: int, suffix: str) -> Sizes:
+    return {f"ffn_{part}{suffix}": (hidden, width) for part in ("gate", "up")} | {f"ffn_down{suffix}": (width, hidden)}
 
 
 @dataclass(frozen=True)
@@ -232,8 +237,8 @@ class _Program:
         return self.b.source(name, round(bytes_), op_type=type_, dtype="float16")
 
     def kernel(
-        self, p: _Pass, name: str, kind: str, reads: list[int], *, width: int, flops: float, traffic: float, n: float = 1.0
-    ) -> int:
+        self, p: _Pass, name: str, kind: str, reads: list[int], *, width: int, flops: float, traffic: float, n: float = 1
+    ) -> int:  # fmt: skip
         """A kernel that writes `width` numbers per token; returns the tensor."""
         self.launches.append(n)
         out = p.tokens * self.use.batch * width * ACTIVATION
@@ -249,7 +254,9 @@ class _Program:
             p, name, kind, reads, width=width, flops=n * numbers, traffic=2 * n * numbers * ACTIVATION, n=n
         )
 
-    def product(self, p: _Pass, name: str, weight: int, size: tuple[int, int], reads: list[int], expert: bool = False) -> int:
+    def product(
+        self, p: _Pass, name: str, weight: int, size: tuple[int, int], reads: list[int], expert: bool = False
+    ) -> int:
         """A kernel for a weight matrix, or for those of all experts of a layer."""
         rows = p.tokens * self.use.batch
         inputs, outputs = size
@@ -351,8 +358,8 @@ class _Program:
         return list(found.values())
 
     def branch(
-        self, p: _Pass, name: str, matrices: dict[str, tuple[int, int]], weights: dict[str, int], norm: int, choice: tuple[int, ...]
-    ) -> int:  # fmt: skip
+        self, p: _Pass, name: str, matrices: Sizes, weights: dict[str, int], norm: int, choice: tuple[int, ...]
+    ) -> int:
         """A gated network: two products, their activation, a product."""
         gate, up, down = (key for key in matrices if key != "ffn_gate_inp")
         expert = gate.endswith("_exps")
@@ -373,9 +380,8 @@ class _Program:
         passes = 2 * width * rows * ACTIVATION * 3  # queries, keys, values: rotated and stored
         if s.linear is not None and not s.is_full(layer):
             work = 6.0 * rows * s.linear.value_heads * s.linear.head**2
-            return self.kernel(
-                p, name, "other", reads, width=width, flops=work, traffic=passes + 2 * self.state_bytes * self.use.batch, n=n
-            )
+            traffic = passes + 2 * self.state_bytes * self.use.batch
+            return self.kernel(p, name, "other", reads, width=width, flops=work, traffic=traffic, n=n)
         depth = p.past + p.tokens
         seen = p.past + (p.tokens + 1) / 2  # by the average token
         if not s.is_full(layer) and s.window:
