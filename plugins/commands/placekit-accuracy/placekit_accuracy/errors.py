@@ -1,0 +1,157 @@
+"""Errors of predictions by kind of row, and the band of a result."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_accuracy.predict import Prediction, missing, predict
+from placekit_accuracy.rows import Row, measurements
+from placekit_core import Graph, Problem, Registry
+
+BANDS = Path(__file__).with_name("bands.json")
+FEW = 5  # rows that make a band at least
+WRONG = 0.2  # a row is wrong if its error is larger
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The relative errors of the rows of a kind."""
+
+    kind: str
+    errors: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, kind: str, predictions: Sequence[Prediction]) -> Errors:
+        """The errors of some predictions."""
+        return cls(kind, np.array([p.error for p in predictions]))
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return len(self.errors)
+
+    @property
+    def median(self) -> float:
+        """Half of the rows are closer."""
+        return float(np.median(np.abs(self.errors)))
+
+    @property
+    def p90(self) -> float:
+        """90% of the rows are closer: the error band."""
+        return float(np.percentile(np.abs(self.errors), 90))
+
+    @property
+    def worst(self) -> float:
+        """The largest error."""
+        return float(np.abs(self.errors).max())
+
+    @property
+    def bias(self) -> float:
+        """The median with its sign: positive if predictions are too fast."""
+        return float(np.median(self.errors))
+
+
+def by_kind(predictions: Sequence[Prediction]) -> list[tuple[bool, Errors]]:
+    """The errors of each kind, of rows that were held out first; and whether the rows set figures."""
+    kinds = sorted({(p.row.fits_rates, p.row.kind) for p in predictions})
+    return [
+        (fit, Errors.of(kind, [p for p in predictions if (p.row.fits_rates, p.row.kind) == (fit, kind)]))
+        for fit, kind in kinds
+    ]
+
+
+def unpredicted(rows: Sequence[Row]) -> dict[str, int]:
+    """Why rows of the table are not predicted, with their numbers."""
+    return dict(Counter(why for row in rows if (why := missing(row))).most_common())
+
+
+REASONS: tuple[tuple[str, str], ...] = (
+    ("Vulkan", "kernels of llama.cpp's Vulkan backend, which became as fast as others in 2025 only"),
+    ("OpenCL", "kernels of llama.cpp's OpenCL backend"),
+    ("SYCL", "kernels of llama.cpp's SYCL backend"),
+    ("distributed-llama", "kernels of distributed-llama"),
+    ("mlc", "fused kernels of MLC: fewer launches"),
+    ("exllama", "fused kernels of ExLlamaV2: fewer launches"),
+    ("KTransformers", "experts are computed with AMX, not copied to the GPU"),
+    ("Qwen3-Next", "layers with a recurrence are hundreds of kernels before llama.cpp fused them in March 2026"),
+    ("prompt, experts on the CPU", "weights were copied to the GPU, or multiplied by the CPU: the source is silent"),
+    ("decode, equal GPUs DeepSeek", "a build of early 2025, with many small kernels in attention and experts"),
+    ("Metal", "without flash attention, Metal's kernels read the cache more often"),
+)
+"""Words in a row's kind, model and runtime, and why its speed differs from that of the program that is simulated."""
+
+
+def reason(row: Row) -> str:
+    """Why the prediction of a row may be wrong, if a general reason is known."""
+    if row.on_cpu and min(row.use.bits, row.use.expert_bits or 16) < 2:
+        return "weights of fewer than two bits are bound by the CPU's arithmetic"
+    text = f"{row.kind} {row.model} {row.runtime}"
+    return next((why for word, why in REASONS if word in text), "")
+
+
+@dataclass(frozen=True)
+class Band:
+    """The error band of a result.
+
+    Attributes:
+        kind: the kind of rows that are like it.
+        rows: how many there are; 0 if too few.
+        error: relative error that 90% of them keep; NaN without rows.
+    """
+
+    kind: str
+    rows: int
+    error: float
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return f"no published measurement is like this run ({self.kind})"
+        return f"{self.rows} published measurements of this kind ({self.kind}) are within ±{self.error:.0%} (90th percentile)"
+
+
+def band(problem: Problem, devices: Sequence[int] | None = None) -> Band:
+    """The band of a problem placed on `devices`, by default on all of the machine."""
+    cluster = problem.cluster
+    used = range(cluster.size) if devices is None else devices
+    kind = kind_of(problem.graph, [(cluster.device_kind[d], problem.device_type(d)) for d in used])
+    rows, error = bands().get(kind, (0, float("nan")))
+    return Band(kind, rows, error)
+
+
+def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
+    """The kind of a program on devices, each a kind and a type: what decides which rows are like it."""
+    # importer `model` names a graph MODEL.MODE
+    named = str(graph.attributes.get("mode") or graph.name.rpartition(".")[2])
+    mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
+    gpus = [kind for kind, type_ in devices if type_ == "gpu"]
+    if len(gpus) < len(devices):
+        place = "experts on the CPU" if gpus else "CPU"
+    else:
+        place = "one GPU" if len(gpus) == 1 else "equal GPUs" if len({*gpus}) == 1 else "unlike GPUs"
+    return f"{mode}, {place}"
+
+
+@cache
+def bands() -> dict[str, tuple[int, float]]:
+    """For each kind of held-out rows, their number and the band, as `placekit accuracy --write` kept them."""
+    data: dict[str, tuple[int, float]] = json.loads(BANDS.read_text())
+    return {kind: (int(n), float(error)) for kind, (n, error) in data.items()}
+
+
+def bands_of(predictions: Sequence[Prediction]) -> dict[str, tuple[int, float]]:
+    """The bands of predictions, by kind: of the rows that were held out."""
+    return {e.kind: (e.n, round(e.p90, 3)) for fit, e in by_kind(predictions) if not fit and e.n >= FEW}
+
+
+def write_bands(registry: Registry) -> None:
+    """Predict every row, and keep the bands: runs read them and simulate nothing."""
+    lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in bands_of(predict(measurements(), registry)).items()]
+    BANDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
