@@ -161,7 +161,7 @@ class Host(_Model):
     Attributes:
         devices: names or patterns.
         launch_s: seconds per launch.
-        handover_s: seconds by which it lengthens each transfer from its devices, to synchronise them.
+        handover_s: seconds by which it lengthens each transfer from its GPUs to other GPUs, to synchronise them.
         graph_handover_s: the same if it starts recorded graphs (`launching: graph`) and so has to wait for their ends.
     """
 
@@ -254,6 +254,11 @@ class Cluster(_Model):
         return len(self.device_kind)
 
     @cached_arrays
+    def is_gpu(self) -> NDArray[np.bool_]:
+        """[D] which devices are GPUs."""
+        return np.asarray([self.kinds[k].type == "gpu" for k in self.device_kind], np.bool_)
+
+    @cached_arrays
     def memory_bytes(self) -> NDArray[np.float64]:
         """[D] bytes that placements may use on each device: `DeviceKind.usable_bytes`."""
         return np.asarray([self.kinds[k].usable_bytes for k in self.device_kind], np.float64)
@@ -281,6 +286,7 @@ class Cluster(_Model):
         handover = [h.graph_handover_s if self.launching == "graph" else h.handover_s for h in self.hosts]
         launch = [0.0 if self.launching == "graph" else h.launch_s for h in self.hosts]
         launch_s, handover_s = (np.asarray([*row, 0.0])[host_of] for row in (launch, handover))
+        handover_s = np.where(self.is_gpu, handover_s, 0.0)
         if self.launching == "per_device":
             host_of = np.arange(self.size, dtype=np.int32)
         return Launchers(host_of, launch_s, handover_s)
@@ -326,7 +332,7 @@ class Launchers:
     Attributes:
         host: [D] number of the host; devices of one host wait for each other's launches. -1: no host.
         launch_s: [D] seconds per launch.
-        handover_s: [D] seconds by which each transfer from the device is longer.
+        handover_s: [D] seconds by which each transfer from the device to a GPU is longer; 0 for CPUs.
     """
 
     host: NDArray[np.int32]
@@ -350,7 +356,7 @@ class Routes:
         channels: the C channels.
         ptr, channel: route r = `src * D + dst` holds the channels `channel[ptr[r] : ptr[r + 1]]`. Channels of unlimited
             capacity count for latency and bandwidth, but are left out here: nothing waits for them.
-        latency_s: [D, D] what the sender's host takes to hand over, and the latencies on the route, seconds.
+        latency_s: [D, D] the time of a hand-over between GPUs and the latencies on the route, seconds.
         s_per_byte: [D, D] 1 / lowest bandwidth of the route; a transfer takes `latency_s + bytes * s_per_byte` seconds.
     """
 
@@ -454,7 +460,8 @@ def _routes(cluster: Cluster) -> Routes:
                 route = paths[dst]
                 flat += [c for c in route if limited[c]]
                 # `sum` rounds in another way from Python 3.12 on
-                latencies[j] = reduce(add, [latency_of[c] for c in route], float(handover_s[i]))
+                handover = float(handover_s[i]) if cluster.is_gpu[j] else 0.0
+                latencies[j] = reduce(add, [latency_of[c] for c in route], handover)
                 inverses[j] = 1.0 / min([bytes_per_s[c] for c in route])
             ptr.append(len(flat))
         latency[i], inverse[i] = latencies, inverses

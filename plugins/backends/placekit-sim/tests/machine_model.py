@@ -220,10 +220,10 @@ def launches(problem: Problem, step: Step) -> list[float]:
     return ends
 
 
-def handover(cluster: Cluster, device: int) -> float:
-    """Hosts: by how much the host of a device makes a transfer from it longer."""
+def handover(cluster: Cluster, device: int, to: int) -> float:
+    """Hosts: by how much the host of a GPU makes a transfer from it to another GPU longer."""
     host = host_of(cluster, device)
-    if host < 0:
+    if host < 0 or "cpu" in (cluster.kinds[cluster.device_kind[d]].type for d in (device, to)):
         return 0.0
     return cluster.hosts[host].graph_handover_s if cluster.launching == "graph" else cluster.hosts[host].handover_s
 
@@ -247,7 +247,7 @@ def transfer_tasks(problem: Problem, step: Step, rank: list[float], rules: Rules
                     device=step.device[u], tensor=t, destinations=to, serves=serves, is_copy=streamed,
                     rank=min(rank[v] for v in serves), channels=path.channels,
                     turn=(1, step.order.index(serves[0]), step.reads[serves[0]].index(t)) if streamed else (0, t, to[0]),
-                    seconds=path.seconds(step.size[t], handover(problem.cluster, step.device[u]))
+                    seconds=path.seconds(step.size[t], handover(problem.cluster, step.device[u], to[0]))
                     * step.noise_of_tensor[t][to[0]],
                     phase=2 * depth[u] + 2 if step.kernel[u] else 0,
                 ))  # fmt: skip

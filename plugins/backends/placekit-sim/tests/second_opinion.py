@@ -77,10 +77,11 @@ def with_hosts(rng: Generator, problem: Problem) -> Problem:
     first = int(rng.integers(1, cluster.size)) if cluster.size > 1 else 1
     names = list(cluster.device_names)
     parts = [names] if count == 1 else [names[:first], names[first:]] if rng.random() < 0.8 else [names[:first]]
+    once = 0 if cluster.multicast else 1  # one transfer for all destinations takes as long to each
     hosts = [
         {
-            "devices": part, "launch_s": pick(rng, [0, 0.5, 1, 3]) * TICK_S, "handover_s": pick(rng, [0, 0, 1]) * TICK_S,
-            "graph_handover_s": pick(rng, [0, 2]) * TICK_S,
+            "devices": part, "launch_s": pick(rng, [0, 0.5, 1, 3]) * TICK_S,
+            "handover_s": pick(rng, [0, 0, 1]) * once * TICK_S, "graph_handover_s": pick(rng, [0, 2]) * once * TICK_S,
         }
         for part in parts if count and part
     ]  # fmt: skip

@@ -101,7 +101,8 @@ def _cluster(words: str) -> Cluster:
     cluster = Cluster.parse(parse_yaml(machine_file(words).encode()), words)
     unlimited = {"memory_bytes": 2**44, "reserve_bytes": 0, "headroom": 0.0}
     kinds = {name: kind.model_copy(update=unlimited) for name, kind in cluster.kinds.items()}
-    return Cluster(**{n: getattr(cluster, n) for n in Cluster.model_fields} | {"kinds": kinds})
+    changed = {"kinds": kinds, "launching": "graph"}  # llama.cpp launches ahead of the devices, or records graphs
+    return Cluster(**{n: getattr(cluster, n) for n in Cluster.model_fields} | changed)
 
 
 def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
