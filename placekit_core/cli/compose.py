@@ -68,7 +68,7 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
     folders, rest = preset_folders(argv)
     with translated(registry, folders):
         swept = swept_by_experiment(argv, registry)
-        overrides = normalise([a for a in rest if a not in FLAGS], registry)
+        overrides = normalise([a for a in rest if a not in FLAGS], registry, folders)
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             loader: Any = GlobalHydra.instance().config_loader()
             path = loader.get_search_path()
