@@ -15,7 +15,7 @@ CEILINGS = {
     "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
     "plugins/backends/placekit-sim": 1_200,
     "plugins/commands/placekit-doctor": 600,  # target 500
-    "plugins/commands/placekit-inspect": 2_450,  # target 1,800; `cluster kinds`, slots of devices and memory of hosts in words
+    "plugins/commands/placekit-inspect": 2_500,  # target 1,800; `cluster kinds`; slots, memory of hosts and own kinds in words
     "plugins/development/placekit-testing": 4_200,  # target 3,800
     "plugins/distributed/placekit-ray": 1_750,  # target 1,500; a run outlives its cluster
     "plugins/groupers/placekit-grouping": 700,
