@@ -106,8 +106,8 @@ class Network:
 def latent_notes(problem: Problem, runtime: str) -> list[str]:
     """A note if the graph is a decode step of transformers' latent attention, which `runtime` computes in another way.
 
-    transformers caches the latents of DeepSeek's attention, and in each step expands those of all tokens by `kv_b_proj`.
-    Kernels that multiply this matrix into the query and the output instead never expand them. Such a step has a product of
+    transformers caches the latents of DeepSeek's attention, and in each step expands those of all tokens by `kv_b_proj`. vLLM
+    and llama.cpp multiply this matrix into the query and the output of a decode step instead. Such a step has a product of
     `kv_b_proj` with more rows than that of `kv_a_proj_with_mqa`, which has a row for each new token.
     """
     graph, rows = problem.graph, dict[str, float]()
@@ -124,7 +124,7 @@ def latent_notes(problem: Problem, runtime: str) -> list[str]:
     share = sum(graph.flops[graph.module.is_value(m)].sum() for m in expands) / graph.flops.sum()
     return [
         f"the simulated time is of transformers' attention, not of {runtime}'s: transformers expands the cached latents of all"
-        f" tokens in each step ({100 * share:.0f}% of the arithmetic here), and {runtime} never expands them"
+        f" tokens in each step ({100 * share:.0f}% of the arithmetic here), and {runtime} does not"
     ]
 
 
