@@ -84,8 +84,7 @@ def place(
         source, about: what to place; see `load_programs`.
         cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
         policy: a policy, or a function `f(task, rng) -> Placement`; None: the default.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None: the default.
-        seed: random seed.
+        budget, seed: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; the random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         parallel: evaluates on the backend in other processes: its name, or its name with options; None uses this process.
         costs: file of measured costs; the roofline model gives the costs of operations that it lacks.
@@ -94,8 +93,7 @@ def place(
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
-        resume: continue the interrupted run in `run_dir`; the other arguments must be the same.
-        progress: show a progress bar.
+        resume, progress: continue the interrupted run in `run_dir`, with the same other arguments; show a progress bar.
 
     Raises:
         PlacekitError: with a hint on what to do; NothingFits if no placement that fits was found.
