@@ -10,6 +10,7 @@ import yaml
 
 from placekit_core import ClusterError, ConfigError, PluginError, installed, place
 from placekit_core.cli.arguments import normalise
+from placekit_core.cli.compose import job_name
 from placekit_core.run.config import conf_dir
 from placekit_core.run.run_directory import load_summary
 from tests.runs import minimal, validate
@@ -79,6 +80,9 @@ def test_machines_of_a_sweep_are_files_and_presets(tmp_path: Path) -> None:
     found = normalise([f"cluster=p100x4,{path},ours,k80x2"], installed(), [tmp_path])
     files = ",".join(f"'{p}'" for p in (preset, path, own / "ours.yaml", own / "k80x2.yaml"))
     assert found == ["cluster=file", f"++cluster.path={files}"]
+    assert job_name([f"++cluster.path='{path}'", "policy=etf"], []) == "policy=etf,cluster=box"
+    with pytest.raises(ConfigError, match="has two machines called 'box'\n  rename a file"):
+        normalise([f"cluster={path},{path}"], installed())
     with pytest.raises(ConfigError, match="no cluster named 'p100x5'\n  did you mean 'p100x4'"):
         normalise([f"cluster={path},p100x5"], installed())
     with pytest.raises(ConfigError, match="cluster=auto beside a file\n  sweep over it without files"):

@@ -36,8 +36,10 @@ def normalise(argv: list[str], registry: Registry, folders: Sequence[Path] = ())
         key, value = match["key"], match["value"]
         if key == "cluster" and any(word.endswith((".yaml", ".yml")) for word in value.split(",")):
             paths = [_cluster_file(word, registry, folders) for word in value.split(",")]
-            for path in paths:  # a mistake in one ends a sweep here, and not in each of its jobs
+            for i, path in enumerate(paths):  # a mistake in one ends a sweep here, and not in each of its jobs
                 load_cluster(path)
+                if path.stem in [p.stem for p in paths[:i]]:  # the folders of jobs have this name
+                    raise ConfigError(f"{value} has two machines called {path.stem!r}", "rename a file")
             out += ["cluster=file", "++cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir" and not value.startswith(("'", '"')):
             out.append(f"++run_dir={quoted(value)}")
