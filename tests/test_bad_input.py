@@ -47,7 +47,7 @@ def fails(outcome, *words: str) -> None:
         (["cluster=nowhere"], ["no cluster named 'nowhere'", "more: `placekit run --help` lists them"]),
         (["policy=1"], ["no policy named '1'"]),
         (["workload=null"], ["no workload named 'null'"]),
-        (["-m", "cluster=p100x4,my.yaml"], ["no cluster file p100x4", "a sweep takes either presets or files"]),
+        (["-m", "cluster=p100x4,my.yaml"], ["no cluster file my.yaml"]),
         (["importer=gpt", "workload=mlp"], ["importer=gpt and workload=mlp both say what is placed"]),
         # an option that does not exist
         (["+polcy=annealing"], ["no option named 'polcy'", "did you mean 'policy'?"]),

@@ -254,11 +254,6 @@ class Cluster(_Model):
         return len(self.device_kind)
 
     @cached_arrays
-    def is_gpu(self) -> NDArray[np.bool_]:
-        """[D] which devices are GPUs."""
-        return np.asarray([self.kinds[k].type == "gpu" for k in self.device_kind], np.bool_)
-
-    @cached_arrays
     def memory_bytes(self) -> NDArray[np.float64]:
         """[D] bytes that placements may use on each device: `DeviceKind.usable_bytes`."""
         return np.asarray([self.kinds[k].usable_bytes for k in self.device_kind], np.float64)
@@ -286,10 +281,10 @@ class Cluster(_Model):
         handover = [h.graph_handover_s if self.launching == "graph" else h.handover_s for h in self.hosts]
         launch = [0.0 if self.launching == "graph" else h.launch_s for h in self.hosts]
         launch_s, handover_s = (np.asarray([*row, 0.0])[host_of] for row in (launch, handover))
-        handover_s = np.where(self.is_gpu, handover_s, 0.0)
+        gpu = np.asarray([self.kinds[k].type == "gpu" for k in self.device_kind])
         if self.launching == "per_device":
             host_of = np.arange(self.size, dtype=np.int32)
-        return Launchers(host_of, launch_s, handover_s)
+        return Launchers(host_of, launch_s, np.where(gpu[:, None] & gpu, handover_s[:, None], 0.0))
 
     def launched(self, how: Launching) -> Cluster:
         """The machine whose operations are launched in this way. Raises ClusterError for an unknown one."""
@@ -332,7 +327,7 @@ class Launchers:
     Attributes:
         host: [D] number of the host; devices of one host wait for each other's launches. -1: no host.
         launch_s: [D] seconds per launch.
-        handover_s: [D] seconds by which each transfer from the device to a GPU is longer; 0 for CPUs.
+        handover_s: [D, D] seconds that a transfer from one device to another takes longer; 0 if one of them is a CPU.
     """
 
     host: NDArray[np.int32]
@@ -460,8 +455,7 @@ def _routes(cluster: Cluster) -> Routes:
                 route = paths[dst]
                 flat += [c for c in route if limited[c]]
                 # `sum` rounds in another way from Python 3.12 on
-                handover = float(handover_s[i]) if cluster.is_gpu[j] else 0.0
-                latencies[j] = reduce(add, [latency_of[c] for c in route], handover)
+                latencies[j] = reduce(add, [latency_of[c] for c in route], float(handover_s[i, j]))
                 inverses[j] = 1.0 / min([bytes_per_s[c] for c in route])
             ptr.append(len(flat))
         latency[i], inverse[i] = latencies, inverses

@@ -69,6 +69,7 @@ def place(
     proxy: Spec | None = None,
     parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
+    headroom: float | str | None = None,
     failing_signal_s: float | None = None,
     launching: Launching | None = None,
     run_dir: str | Path | None = None,
@@ -84,18 +85,17 @@ def place(
         source, about: what to place; see `load_programs`.
         cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
         policy: a policy, or a function `f(task, rng) -> Placement`; None: the default.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None: the default.
-        seed: random seed.
+        budget, seed: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; the random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         parallel: evaluates on the backend in other processes: its name, or its name with options; None uses this process.
         costs: file of measured costs; the roofline model gives the costs of operations that it lacks.
+        headroom: part of every device's memory that stays free, such as 0.1 or "10%"; None: as the machine says.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
         launching: how the runtime launches operations (docs/machine-model.md, "Hosts"); None: as the program usually runs.
         run_dir: folder for the files that `placekit run` writes; None writes nothing.
         log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
-        resume: continue the interrupted run in `run_dir`; the other arguments must be the same.
-        progress: show a progress bar.
+        resume, progress: continue the interrupted run in `run_dir`, with the same other arguments; show a progress bar.
 
     Raises:
         PlacekitError: with a hint on what to do; NothingFits if no placement that fits was found.
@@ -109,7 +109,8 @@ def place(
     components = {"policy": policy, "grouper": grouper, "trainer": trainer, "backend": backend, "proxy": proxy}
     options = {
         "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
-        "parallel": parallel, "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget,
+        "run_dir": run_dir,
     }  # fmt: skip
     assembly = assemble(_request(source, about, components, options, registry := installed()), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
@@ -130,6 +131,7 @@ def search(
     backend: Spec | None = None,
     parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
+    headroom: float | str | None = None,
     failing_signal_s: float | None = None,
     launching: Launching | None = None,
     run_dir: str | Path | None = None,
@@ -151,7 +153,8 @@ def search(
     components = {"policy": FunctionPolicy(name), "grouper": grouper, "backend": backend, "proxy": backend}
     options = {
         "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
-        "parallel": parallel, "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget,
+        "run_dir": run_dir,
     }  # fmt: skip
     registry = installed()
     return Search(assemble(_request(source, about, components, options, registry), registry), run_dir)
@@ -357,7 +360,7 @@ def _request(
     defaults = {**default_groups(), "proxy": default_groups()["backend@proxy"]}
     given["cluster"] = _cluster(given.get("cluster", defaults["cluster"]), registry)
     try:
-        with importing_for(named_cluster(given["cluster"])):
+        with importing_for(None if "headroom" in given else named_cluster(given["cluster"])):
             found = _programs(source, about, registry)
         if isinstance(found, Mapping):  # an option that the importer lacks may be a misspelt argument
             registry.get("importer", str(found["name"])).options(

@@ -236,7 +236,8 @@ class Assembly:
 
     @cached_property
     def _named_cluster(self) -> Cluster | None:
-        return named_cluster(self.config.cluster)
+        found = named_cluster(self.config.cluster)
+        return found and with_headroom(found, self.config.headroom)
 
     def cluster(self, program: Program) -> Cluster:
         """The machine. `default` and `auto` take the program's own machine, else the one that the backend finds.
@@ -252,8 +253,9 @@ class Assembly:
             return self._named_cluster
         own = program.cluster or self.backend.devices()
         if own is None and self.config.cluster["name"] == AUTO:
-            return self.registry.this_computer()
-        return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
+            own = self.registry.this_computer()
+        own = own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
+        return with_headroom(own, self.config.headroom)
 
     def costs(self, program: Program, cluster: Cluster) -> CostTable:
         """The program's own costs, else the roofline; measured costs from a named file replace them."""
@@ -350,6 +352,14 @@ def named_cluster(given: Mapping[str, Any]) -> Cluster | None:
     if data in ({"name": AUTO}, {"name": DEFAULT}):
         return None
     return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
+
+
+def with_headroom(cluster: Cluster, headroom: float | None) -> Cluster:
+    """`cluster` with this headroom for all kinds; None changes nothing. Raises ClusterError if no memory is left."""
+    if headroom is None:
+        return cluster
+    kinds = {name: {**kind.model_dump(), "headroom": headroom} for name, kind in cluster.kinds.items()}
+    return Cluster.parse({**cluster.model_dump(), "kinds": kinds}, f"{cluster.name!r} with headroom={headroom:g}")
 
 
 def _show_proxy(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:

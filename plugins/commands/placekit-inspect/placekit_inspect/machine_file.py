@@ -10,7 +10,8 @@ from placekit_core import ClusterError
 from placekit_core.cli.arguments import quoted
 from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, host, link, withheld_note
 from placekit_inspect.data_sheets import LinkPart, Parts, parts
-from placekit_inspect.machine_words import Box, Machine, read_machine
+from placekit_inspect.machine_words import Box, Machine, plain_words, read_machine
+from placekit_inspect.own_kinds import with_own_kinds
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
@@ -21,8 +22,8 @@ peaks that operations reach, where they were measured; classes without a row hav
 
 def machine_file(text: str, name: str = "") -> str:
     """The content of a cluster file, with comments, for the machine that `text` describes. Raises ClusterError."""
-    known = parts()
-    machine = read_machine(text, known)
+    words, known = with_own_kinds(plain_words(text), parts())
+    machine = read_machine(words, known)
     if machine.memory is not None:
         own = {"cpu": machine.memory.part(known.kinds["cpu"], known)}
         known = known.model_copy(update={"kinds": known.kinds | own})

@@ -2,7 +2,8 @@
 
     machine   one box, or boxes and their network: BOX | [N nodes of] (BOX) [+ ...], NETWORK [xNICS]
     BOX       DEVICES [+ DEVICES ...] [+ MEMORY] [, LINK [xLANES] ...]
-    DEVICES   [N x] KIND [pcieN [xLANES]], with the slot of these devices if they differ
+    DEVICES   [N x] KIND [pcieN [xLANES]], with the slot of these devices if they differ; KIND may be NAME(24GB 900GB/s 80TFLOPS),
+              which own_kinds.py reads
     MEMORY    that of the host, a CPU: 64gb ddr5-5600 [xCHANNELS], 2 channels unless they are given
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from placekit_core import ClusterError, unknown
 from placekit_core.contracts.cluster import MAX_DEVICES
 from placekit_inspect.data_sheets import Part, Parts
+from placekit_inspect.own_kinds import EXAMPLE
 
 HOW = (
     "write for example `2x rtx4090 + 1x rtx3090, pcie4 x8`, `rtx4090 pcie4 x16 + rtx3060 pcie3 x4 + 64gb ddr5-5600` or"
@@ -111,7 +113,7 @@ class Machine:
 
 def read_machine(text: str, known: Parts) -> Machine:
     """The machine that `text` describes. Raises ClusterError."""
-    words = " ".join(text.lower().replace("\u00d7", "x").split())
+    words = plain_words(text)
     machine = _with_boxes(words, known) if "(" in words else _one_box(words, known)
     boxes = sum(number for number, _ in machine.boxes)
     if sum(number * box.size for number, box in machine.boxes) > MAX_DEVICES:
@@ -123,6 +125,11 @@ def read_machine(text: str, known: Parts) -> Machine:
             f"{machine.network} connects boxes, and there is only one", "leave it out, or write more boxes"
         )
     return machine
+
+
+def plain_words(text: str) -> str:
+    """The text in lower case, with single spaces."""
+    return " ".join(text.lower().replace("\u00d7", "x").split())
 
 
 def _with_boxes(words: str, known: Parts) -> Machine:
@@ -219,7 +226,8 @@ def _device(item: str, known: Parts) -> tuple[Devices, int]:
         raise ClusterError(f"{item!r} is no device", f"a device is [N x] KIND [pcieN [xLANES]]; {HOW}")
     kind, pcie = _known(found[2], known.kinds), _known(found[3] or "", known.links)
     if kind is None:
-        raise unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
+        error = unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
+        raise ClusterError(error.message, f"{error.hint}; or give your own figures: {found[2].strip()}{EXAMPLE}")
     if found[3] and pcie is None:
         raise unknown("link", found[3], known.links, ClusterError, LISTING)
     lanes = int(found[4]) if found[4] else None

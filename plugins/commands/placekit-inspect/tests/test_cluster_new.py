@@ -91,6 +91,26 @@ def test_each_device_has_a_slot_and_the_host_its_memory() -> None:
     assert _cluster("l40s + 768 GB ddr4-3200 x12").kinds["cpu"].memory_bytes_per_s == 12 * 3200e6 * 8
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["rtx4090 + 2x mycard(24GB 900GB/s 80TFLOPS)", "RTX4090 + 2xMyCard (80 TFLOP/s, 24 GiB, 0.9 TB/s)",
+     "rtx4090 + mycard(24gb 900gb/s 0.08pflops) + mycard"],
+)  # fmt: skip
+def test_a_kind_may_have_its_figures_in_the_words(text: str) -> None:
+    cluster = _cluster(text)
+    assert cluster.device_names == ("rtx4090:0", "mycard:0", "mycard:1")
+    kind, other = cluster.kinds["mycard"], cluster.kinds["rtx4090"]
+    assert (kind.memory_bytes, kind.memory_bytes_per_s, kind.flops_per_s) == (24 * 2**30, 900e9, {"float32": 80e12})
+    assert (kind.reserve_bytes, kind.headroom) == (other.reserve_bytes, other.headroom)
+    assert {c.name: c.bytes_per_s for c in cluster.routes.channels}["mycard:0<->host"] == 24e9
+
+
+def test_the_slot_of_such_a_kind_and_boxes_of_it() -> None:
+    rates = [c.bytes_per_s for c in _cluster("mycard(8GB 500GB/s 9TFLOPS pcie5) + cpu, pcie5 x8").routes.channels]
+    assert rates[:2] == [24e9, 24e9]
+    assert _cluster("2 nodes of (2x new-card(8GB 500GB/s 9TFLOPS), pcie4 x8), 10gbe").size == 4
+
+
 def test_a_card_uses_its_own_generation_in_a_newer_slot() -> None:
     routes = _cluster("rtx5090 + 2x rtx3080, pcie5 x8").routes
     assert {c.name.split(":")[0]: c.bytes_per_s for c in routes.channels} == {"rtx5090": 24e9, "rtx3080": 12e9}
@@ -158,6 +178,13 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
     ("text", "said", "hint"),
     [
         ("2x rtx4098", "no device kind named 'rtx4098'", "did you mean 'rtx4090'?"),
+        ("2x rtx4098", "no device kind named", "; or give your own figures: rtx4098(24GB 900GB/s 80TFLOPS)"),
+        ("mycard(24GB 80TFLOPS)", "mycard lacks its bandwidth", "write mycard(24GB 900GB/s 80TFLOPS)"),
+        ("mycard(0GB 900GB/s)", "mycard lacks its memory and arithmetic", "write mycard("),
+        ("mycard(24GB 32GB)", "mycard has two figures of its memory", "write mycard("),
+        ("mycard(24GB fast)", "'fast' of mycard is neither a size of memory, a bandwidth nor a rate", "write mycard("),
+        ("rtx4090(48GB 1TB/s 80TFLOPS)", "rtx4090 has other figures, too", "my_rtx4090(24GB"),
+        ("c(1GB 1GB/s 1TFLOPS) + c(2GB 1GB/s 1TFLOPS)", "c has other figures, too", "my_c(24GB"),
         ("2x rtx4090, pcie9", "no link named 'pcie9'", "did you mean 'pcie5'? available: 100gbe, 10gbe"),
         ("", "'' is no device", "2x rtx4090 + 1x rtx3090, pcie4 x8"),
         ("2000x h100", "a machine has 1 to 1024 devices, not 2000", ""),
