@@ -35,7 +35,8 @@ def main(argv: list[str], registry: Registry) -> int:
         if given.by:
             show_by(predictions, given.by)
         show_worst(predictions, given.worst)
-    show_missing(rows, not given.words)
+    if not (given.worst or given.by) or not predictions:
+        show_missing(rows, not given.words)
     if given.svg is not None:
         write_atomically(given.svg, chart(predictions).encode())
     if given.write_bands:

@@ -135,7 +135,9 @@ def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
     mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
     gpus = [kind for kind, type_ in devices if type_ == "gpu"]
     if len(gpus) < len(devices):
-        place = "experts on the CPU" if gpus else "CPU"
+        names = (*graph.op_name, *graph.module.vocabulary)
+        experts = any("_exps" in name or "experts" in name for name in names)
+        place = "CPU" if not gpus else "experts on the CPU" if experts else "GPU with CPU"
     else:
         place = "one GPU" if len(gpus) == 1 else "several GPUs"
     return f"{mode}, {place}"

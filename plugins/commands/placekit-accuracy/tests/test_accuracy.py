@@ -130,7 +130,10 @@ def test_a_result_has_the_band_of_rows_like_it() -> None:
     assert one.kind == "decode, one GPU"
     assert 0 < one.error < 1
     assert "published measurements of this kind" in str(one)
-    assert kind_of(problem.graph, [("rtx3090", "gpu"), ("cpu", "cpu")]) == "decode, experts on the CPU"
+    assert kind_of(problem.graph, [("rtx3090", "gpu"), ("cpu", "cpu")]) == "decode, GPU with CPU"
+    mixture = found(model="Qwen3-30B-A3B", prompt=False)[0]
+    graph = program(mixture.model, mixture.use)
+    assert kind_of(graph, [("rtx3090", "gpu"), ("cpu", "cpu")]) == "decode, experts on the CPU"
     assert "no published measurement" in str(Band("another program, one GPU", 0, float("nan")))
 
 
