@@ -86,16 +86,18 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("KTransformers", "experts are computed with AMX, not copied to the GPU"),
     ("prompt, experts on the CPU", "weights were copied to the GPU, or multiplied by the CPU: the source is silent"),
     ("decode, several GPUs DeepSeek", "a build of early 2025, with many small kernels in attention and experts"),
+    ("issues 629", "on Windows, where this owner's two GPUs were slower than one"),
+    ("A100_SXM_4_v3", "a machine on which prompts of the same model, too, took longer than on one such GPU"),
     ("Metal", "without flash attention, Metal's kernels read the cache more often"),
 )
-"""Words in a row's kind, model and runtime, and why its speed differs from that of the program that is simulated."""
+"""Words in a row's kind, model, runtime and source, and why its speed differs from that of the program that is simulated."""
 
 
 def reason(row: Row) -> str:
     """Why the prediction of a row may be wrong, if a general reason is known."""
     if row.on_cpu and min(row.use.bits, row.use.expert_bits or 16) < 2:
         return "weights of fewer than two bits are bound by the CPU's arithmetic"
-    text = f"{row.kind} {row.model} {row.runtime}"
+    text = f"{row.kind} {row.model} {row.runtime} {row.source}"
     return next((why for word, why in REASONS if word in text), "")
 
 
