@@ -65,6 +65,8 @@ def reason(row: dict[str, str]) -> str:
         return "a model whose shape is not in the table, or with layers of other kinds"
     if "_R4" in row["note"]:
         return "weights in a form that only the CPU could compute"
+    if row["model"].startswith(("Qwen3-Next", "Qwen3.5-35B")) and re.search("b8076|master|fork", row["build_date"]):
+        return "recurrent layers of many small kernels, which llama.cpp fused in March 2026"
     if row["kind"] == "rpc":
         return "over a network"
     if "cache" in row["runtime"] or "VRAM cache" in split:
@@ -153,7 +155,7 @@ def source(text: str) -> str:
     text = text.removeprefix("github:").removeprefix("https://")
     text = text.replace("github-data/", "").replace("pull_requests", "PR")
     text = re.sub(r"(issues|discussions|PR)/(\d+) - .*", r"\1 \2", text)
-    text = re.sub(r"(Inference|results)/.*/|(results)/", r"\1\2/", text)
+    text = re.sub(r"Inference/.*/", "Inference/", re.sub(r"benchmark/results.*", "benchmark/results", text))
     return re.sub(r"/benchmark_cache.json id \w+", "", re.sub(r" \(.*| id \w+", "", text))
 
 

@@ -12,6 +12,8 @@ All but the first are made only if they are named.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import tempfile
 from pathlib import Path
@@ -55,7 +57,8 @@ def accuracy(folder: Path) -> None:
 
     from placekit_core import installed
 
-    main(["--svg", str(folder / "accuracy.svg")], installed())
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["--svg", str(folder / "accuracy.svg")], installed())
 
 
 def report(folder: Path) -> None:

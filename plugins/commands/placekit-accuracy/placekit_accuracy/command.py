@@ -35,7 +35,8 @@ def main(argv: list[str], registry: Registry) -> int:
         if given.by:
             show_by(predictions, given.by)
         show_worst(predictions, given.worst)
-    show_missing(rows, not given.words)
+    if not (given.worst or given.by) or not predictions:
+        show_missing(rows, not given.words)
     if given.svg is not None:
         write_atomically(given.svg, chart(predictions).encode())
     if given.write_bands:
@@ -45,7 +46,8 @@ def main(argv: list[str], registry: Registry) -> int:
 
 def _text(row: Row) -> str:
     fit = "fit" if row.fits_rates else "held out"
-    return f"{row.kind} {row.what} {row.runtime} {row.source} {row.id} {fit}"
+    unlike = "unlike" if row.unlike else ""
+    return f"{row.kind} {unlike} {row.what} {row.runtime} {row.source} {row.id} {fit}"
 
 
 def _plain(text: str) -> str:
@@ -82,7 +84,8 @@ def show_worst(predictions: Sequence[Prediction], number: int) -> None:
     print(f"{len(wrong)} of {len(predictions)} rows are wrong by more than {WRONG:.0%}")
     for p in wrong[:number]:
         why = reason(p.row)
-        speeds = f"{p.row.tokens_per_s:g} tokens/s measured, {p.tokens_per_s:.4g} predicted ({p.error:+.0%})"
+        measured, predicted = (f"{v:,.{1 if v < 100 else 0}f}" for v in (p.row.tokens_per_s, p.tokens_per_s))
+        speeds = f"{measured} tokens/s measured, {predicted} predicted ({p.error:+.0%})"
         where = f"{p.row.source}, {p.row.runtime}{'. ' * bool(why)}{why}"
         print(wrapped(f"{p.row.id} {p.row.what}: {speeds}; {where}"))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,17 +55,21 @@ def _fits(row: Row) -> bool:
 
 
 def predict(rows: Iterable[Row], registry: Registry) -> list[Prediction]:
-    """The rows that can be predicted, with their simulated speeds. Equal programs are simulated once."""
-    found: dict[tuple[object, ...], float] = {}
-    out = []
+    """The rows that can be predicted, with their simulated speeds.
+
+    Rows that measured the same thing are one, with their median: some sources repeat a measurement up to five times.
+    """
+    same: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if missing(row):
-            continue
-        key = (row.model, row.use, row.devices, row.gigabytes, row.slots, row.memory, row.split, row.held_mib)
-        if key not in found:
-            found[key] = seconds(row, registry)
-        out.append(Prediction(row, row.tokens * row.batch / found[key] if row.prompt else row.batch / found[key]))
-    return out
+        if not missing(row):
+            machine_ = (row.devices, row.gigabytes, row.slots, row.memory, row.runtime)
+            same.setdefault((row.model, row.use, *machine_, row.split), []).append(row)
+    found = []
+    for alike in same.values():
+        row = replace(alike[0], tokens_per_s=median(r.tokens_per_s for r in alike))
+        tokens = row.tokens if row.prompt else row.batch
+        found.append(Prediction(row, tokens / seconds(row, registry)))
+    return found
 
 
 def seconds(row: Row, registry: Registry) -> float:

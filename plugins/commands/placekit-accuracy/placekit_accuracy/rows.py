@@ -88,15 +88,22 @@ class Row:
             return "CPU"
         if len(self.devices) == 1:
             return "one GPU"
-        return "equal GPUs" if len(set(zip(self.devices, self.gigabytes, strict=True))) == 1 else "unlike GPUs"
+        return "several GPUs"
+
+    @property
+    def unlike(self) -> bool:
+        """Whether there are several GPUs, and not of one kind."""
+        return self.place == "several GPUs" and len({*zip(self.devices, self.gigabytes, strict=True)}) > 1
 
     @property
     def fits_rates(self) -> bool:
         """Whether the row set a figure; all others are held out.
 
         Llama-3-8B in the notebooks of XiongjieDai: on one device the rates of parts.yaml, and prompts on several GPUs one
-        figure of the program, `QUEUE`.
+        figure of the program, `QUEUE`. Tokens with experts on the CPU and without context: the rate of the host's memory.
         """
+        if self.on_cpu:
+            return not self.prompt and self.depth == 0 and len(self.devices) <= 2
         notebook = self.model == "Llama-3-8B" and ".ipynb" in self.source
         return notebook and (self.place == "one GPU" or self.prompt)
 
