@@ -197,7 +197,7 @@ def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, t
     assert (result["fits"], result["value_s"], result["gap"]) == (False, None, None)
 
 
-KEPT = "  the best so far, 119.6 us, is in out; continue with `placekit run resume=out`"
+KEPT = "  the best so far, 458.8 us, is in out; continue with `placekit run resume=out`"
 FAULTY = """
 from placekit_core import ConfigError, Options, Policy, PolicyComponent, hookimpl
 

@@ -7,15 +7,15 @@ from tests.repo import ROOT, tracked
 # The first targets of the core (2,900, 2,000, 1,100) and of placekit-scheduling (3,350) left out that docstrings with shapes,
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
-    "placekit_core/contracts": 3_900,  # weights that do not fit end a run before a long import
-    "placekit_core/run": 3_650,  # a plugin that takes the name of a command, or misspells a hook, is told so
+    "placekit_core/contracts": 4_050,  # weights that do not fit end a run before a long import; hosts that launch, and error bands
+    "placekit_core/run": 3_700,  # a plugin that takes the name of a command, or misspells a hook, is told so; headroom, launching
     "placekit_core/cli": 1_500,  # `plugins` lists what packages add to plugins, such as runtimes
     # target 3,000; 25 models by hand, 250 architectures in every mode, rates of devices from published tables, the table of
     # published speeds
     "benchmarks": 4_800,
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
-    "plugins/backends/placekit-pipeline": 3_300,  # target 3,000
-    "plugins/backends/placekit-sim": 1_200,
+    "plugins/backends/placekit-pipeline": 3_350,  # target 3,000; launches of stages
+    "plugins/backends/placekit-sim": 1_250,  # hosts that launch
     "plugins/commands/placekit-accuracy": 700,  # target 500; placements of overrides, and bands for results
     "plugins/commands/placekit-doctor": 600,  # target 500
     # target 1,800; `cluster kinds`; slots, memory of hosts and own kinds in words; measured rates
@@ -34,7 +34,7 @@ CEILINGS = {
     "plugins/importers/placekit-zoo": 2_600,
     "plugins/libraries/placekit-layers": 1_100,
     "plugins/libraries/placekit-partitioning": 430,
-    "plugins/libraries/placekit-scheduling": 4_600,
+    "plugins/libraries/placekit-scheduling": 4_650,  # target 4,200; bounds from launches
     "plugins/papers/placekit-papers": 2_000,
     "plugins/policies/placekit-doppler": 2_000,  # target 1,700
     "plugins/policies/placekit-gdp": 500,
@@ -43,7 +43,7 @@ CEILINGS = {
     "plugins/policies/placekit-placeto": 1_200,  # target 1,100
     "plugins/policies/placekit-post": 400,  # target 355
     "plugins/policies/placekit-scotch": 230,
-    "plugins/policies/placekit-search": 3_150,  # target 2,800
+    "plugins/policies/placekit-search": 3_250,  # target 2,800; fewer devices where nothing is gained
     "plugins/policies/placekit-seq2seq": 800,  # target 700
     "plugins/reporting/placekit-report": 4_150,  # target 3,900
     "plugins/reporting/placekit-tensorboard": 120,

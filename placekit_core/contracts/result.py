@@ -132,11 +132,8 @@ class ErrorBand(FileModel):
 
     def __str__(self) -> str:
         if self.error is None:
-            return "no published measurement is like this run (`placekit accuracy`)"
-        return (
-            f"predictions of this kind ({self.kind}) are within {self.error:.0%} of nine of ten published measurements, of"
-            f" {self.rows}"
-        )
+            return "no published measurement is like this run"
+        return f"nine of ten published measurements like this ({self.kind}; {self.rows}) are within {self.error:.0%}"
 
 
 class ProgramSummary(Found):

@@ -91,16 +91,14 @@ def place(
         costs: file of measured costs; the roofline model gives the costs of operations that it lacks.
         headroom: part of every device's memory that stays free, such as 0.1 or "10%"; None: as the machine says.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
-        launching: how the runtime launches operations (docs/machine-model.md, "Hosts"); None: as the program usually runs.
-        run_dir: folder for the files that `placekit run` writes; None writes nothing.
-        log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
+        launching: `eager`, `graph` or `per_device` on a machine with hosts; None: as the program usually runs.
+        run_dir, log: folder for the files that `placekit run` writes (None writes nothing), and loggers (None: the default).
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
         resume, progress: continue the interrupted run in `run_dir`, with the same other arguments; show a progress bar.
 
-    Raises:
-        PlacekitError: with a hint on what to do; NothingFits if no placement that fits was found.
-        RunFailed: a component failed after something was evaluated; `__cause__` is its error. Before that, its error is raised.
-        Interrupted: on Ctrl-C. It, NothingFits, RunFailed and BoundError have a `result` with everything found until then.
+    Raises PlacekitError with a hint on what to do; NothingFits if no placement that fits was found; RunFailed if a component
+    failed after something was evaluated (`__cause__` is its error; before that, its error is raised); Interrupted on Ctrl-C.
+    NothingFits, RunFailed, BoundError and Interrupted have a `result` with everything found until then.
     """
     if resume and run_dir is None:
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
@@ -109,8 +107,7 @@ def place(
     components = {"policy": policy, "grouper": grouper, "trainer": trainer, "backend": backend, "proxy": proxy}
     options = {
         "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
-        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget,
-        "run_dir": run_dir,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
     assembly = assemble(_request(source, about, components, options, registry := installed()), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
@@ -153,8 +150,7 @@ def search(
     components = {"policy": FunctionPolicy(name), "grouper": grouper, "backend": backend, "proxy": backend}
     options = {
         "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
-        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget,
-        "run_dir": run_dir,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
     registry = installed()
     return Search(assemble(_request(source, about, components, options, registry), registry), run_dir)

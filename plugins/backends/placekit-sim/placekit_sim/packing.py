@@ -176,7 +176,6 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         (graph.tensor_producer[owner] != graph.tensor_producer) & graph.kernel[graph.tensor_producer[owner]] & read
     )
     edge = np.zeros(0, np.int64) if rules.prefetch is None else source_reads(graph)
-    launchers, order = problem.cluster.launchers, graph.topological_order
     return {
         "group_of": problem.grouping.group_of,
         "n_inputs": np.diff(graph.input_ptr),
@@ -191,10 +190,7 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "sources": np.flatnonzero(~graph.kernel),
         "roots": kernels[np.diff(graph.input_ptr)[kernels] == 0],
         "fixed_rank": np.zeros(0, np.int32) if rules.rank is None else rules.rank,
-        "launch_order": order[graph.kernel[order]],
-        "host": launchers.host,
-        "launches": launches_of(graph),
-        "launch_s": launchers.launch_s,
+        **_launches(problem),
         "level_ptr": _pointer(levels),
         "level_op": _flat(levels),
         "read_op": graph.edge_op[edge],
@@ -219,3 +215,12 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "s_per_byte": routes.s_per_byte,
         "noise": np.zeros(0) if rules.transfer_factor is None else rules.transfer_factor,
     }
+
+
+def _launches(problem: Problem) -> dict[str, NDArray[Any]]:
+    """The arrays of the hosts."""
+    graph, launchers = problem.graph, problem.cluster.launchers
+    order = graph.topological_order[graph.kernel[graph.topological_order]]
+    return {
+        "launch_order": order, "host": launchers.host, "launches": launches_of(graph), "launch_s": launchers.launch_s
+    }  # fmt: skip

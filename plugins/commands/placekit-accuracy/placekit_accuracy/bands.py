@@ -21,8 +21,7 @@ def band(problem: Problem, devices: Sequence[int]) -> ErrorBand:
 
 def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
     """The kind of a program on devices, each a kind and a type: what decides which rows are like it."""
-    # importer `model` names a graph MODEL.MODE
-    named = str(graph.attributes.get("mode") or graph.name.rpartition(".")[2])
+    named = str(graph.attributes.get("mode"))
     mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
     gpus = [kind for kind, type_ in devices if type_ == "gpu"]
     if len(gpus) < len(devices):

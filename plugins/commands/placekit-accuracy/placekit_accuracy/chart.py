@@ -10,7 +10,11 @@ from placekit_accuracy.predict import Prediction
 
 SIZE, LEFT, TOP = 460, 60, 20
 WIDTH, HEIGHT = LEFT + SIZE + 230, TOP + SIZE + 50
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#888888", "#000000")
+STYLE = (
+    "<style>.p{fill:#fff}.g{fill:#ddd}text{fill:#111}"
+    "@media (prefers-color-scheme:dark){.p{fill:#0d1117}.g{fill:#333}text{fill:#f0f6fc}}</style>"
+)
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#888888", "#bbaa99")
 """Distinct for colour-blind readers (Paul Tol's bright scheme and two more)."""
 
 
@@ -31,12 +35,13 @@ def chart(predictions: Sequence[Prediction]) -> str:
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
         "<title>Predicted against measured tokens per second</title>",
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        STYLE,
+        f'<rect class="p" width="{WIDTH}" height="{HEIGHT}"/>',
         f'<clipPath id="plot"><rect x="{LEFT}" y="{TOP}" width="{SIZE}" height="{SIZE}"/></clipPath>',
-        f'<path clip-path="url(#plot)" fill="#dddddd" d="M{x(first)} {y(first * 1.2)}L{x(last)} {y(last * 1.2)}'
+        f'<path clip-path="url(#plot)" class="g" d="M{x(first)} {y(first * 1.2)}L{x(last)} {y(last * 1.2)}'
         f'L{x(last)} {y(last * 0.8)}L{x(first)} {y(first * 0.8)}Z"/>',
         f'<path stroke="#888888" d="M{x(first)} {y(first)}L{x(last)} {y(last)}"/>',
-        f'<rect x="{LEFT}" y="{TOP}" width="{SIZE}" height="{SIZE}" fill="none" stroke="#000000"/>',
+        f'<rect x="{LEFT}" y="{TOP}" width="{SIZE}" height="{SIZE}" fill="none" stroke="#888888"/>',
     ]
     for exponent in range(low, high + 1):
         label = f"{10.0**exponent:g}"
@@ -53,6 +58,6 @@ def chart(predictions: Sequence[Prediction]) -> str:
         out.append(f'<circle cx="{LEFT + SIZE + 16}" cy="{line - 4}" r="5" fill="{colour}"/>')
         out.append(f'<text x="{LEFT + SIZE + 28}" y="{line}">{escape(kind)} ({len(own)})</text>')
     line = TOP + 12 + 20 * (len(kinds) + 1)
-    out.append(f'<rect x="{LEFT + SIZE + 8}" y="{line - 12}" width="16" height="12" fill="#dddddd"/>')
+    out.append(f'<rect x="{LEFT + SIZE + 8}" y="{line - 12}" width="16" height="12" class="g"/>')
     out.append(f'<text x="{LEFT + SIZE + 28}" y="{line - 2}">within 20%</text>')
     return "\n".join([*out, "</svg>", ""])

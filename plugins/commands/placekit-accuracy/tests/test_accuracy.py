@@ -130,7 +130,7 @@ def test_a_result_has_the_band_of_rows_like_it() -> None:
     one = band(problem, [0])
     assert one.kind == "decode, one GPU"
     assert 0 < one.error < 1
-    assert str(one).startswith("predictions of this kind (decode, one GPU) are within ")
+    assert str(one).startswith("nine of ten published measurements like this (decode, one GPU; ")
     assert kind_of(problem.graph, [("rtx3090", "gpu"), ("cpu", "cpu")]) == "decode, GPU with CPU"
     mixture = found(model="Qwen3-30B-A3B", prompt=False)[0]
     graph = program(mixture.model, mixture.use)

@@ -53,9 +53,10 @@ class ModelImporter(Importer):
         title = f"{found.name}.{found.mode}"
         program = import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)
         graph = program.graph if found.routing is None else read_chosen(program.graph, *found.routing)
+        attributes = {**graph.attributes, "mode": found.mode}
         if found.mode == "decode":  # runtimes record the step of a token once, and run it as a graph
-            graph = graph.replace(attributes={**graph.attributes, "launching": "graph"})
-        return dataclasses.replace(program, graph=graph)
+            attributes["launching"] = "graph"
+        return dataclasses.replace(program, graph=graph.replace(attributes=attributes))
 
 
 def split(model: str) -> tuple[str, str]:
