@@ -73,7 +73,23 @@ def test_of_three_devices_one_is_left_out() -> None:
     p = Problem.of(b.build(), hosted(3))
     task = task_of(p, 10)
     task.evaluate(p.placement([0, 0, 1, 1, 2]).batch())
-    found = on_fewer_devices(task, 0.01)
+    best = task.evaluate.best
+    assert best is not None
+    found = on_fewer_devices(task, best.value_s * 1.01)
     assert found is not None
     assert used(p, found.device) == 2
-    assert on_fewer_devices(task, 0.001) is None
+    assert on_fewer_devices(task, best.value_s * 1.001) is None
+
+
+def test_of_many_devices_those_with_least_to_do_are_left_out() -> None:
+    b = GraphBuilder("many")
+    for i in range(20):
+        b.add(f"o{i}", flops=100.0 if i < 18 else 0.5)
+    p = Problem.of(b.build(), hosted(20))
+    task = task_of(p, 10)
+    task.evaluate(p.placement(np.arange(20)).batch())
+    best = task.evaluate.best
+    assert best is not None
+    found = on_fewer_devices(task, best.value_s * 1.01)
+    assert found is not None
+    assert used(p, found.device) == 18
