@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,18 @@ def test_machines_without_hosts_are_of_papers_and_keep_the_fastest() -> None:
     p = Problem.of(with_aside(0.5), machine(2, flops_per_s=1.0, bytes_per_s=1e15))
     placement = Portfolio(starts={"critical_path": {}}, threads=1).place(task_of(p, 200), np.random.default_rng(0))
     assert used(p, placement.device) == 2
+
+
+@pytest.mark.parametrize(("share", "devices"), [(1.0, 1), (0.99, 2)])
+def test_fewer_devices_are_compared_with_the_fastest_placement(share: float, devices: int) -> None:
+    """Not with contiguous layers, which may be slower already."""
+    p = Problem.of(with_aside(0.5), hosted(2))
+    task = task_of(p, 10)
+    task.evaluate(p.placement([0, 0, 1, 0]).batch())
+    best = task.evaluate.best
+    assert best is not None
+    Portfolio(threads=1)._simpler(task, replace(best, value_s=best.value_s * share))
+    assert used(p, task.evaluate.best.placement.device) == devices  # type: ignore[union-attr]
 
 
 def test_of_three_devices_one_is_left_out() -> None:
