@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from placekit_core.contracts.progress import announce as announce, report_progress as report_progress
     from placekit_core.contracts.result import (
         Baseline as Baseline,
+        ErrorBand as ErrorBand,
         ProgramResult as ProgramResult,
         ProgramSummary as ProgramSummary,
         Result as Result,
@@ -165,7 +166,7 @@ _HOME = {
     "contracts.problem": "Problem check_weights",
     "contracts.program": "Executable Program",
     "contracts.progress": "announce report_progress",
-    "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary compared",
+    "contracts.result": "Baseline ErrorBand ProgramResult ProgramSummary Result Summary compared",
     "contracts.state_file": "pack_state unpack_state",
     "contracts.task": "Best Evaluator Session Task",
     "contracts.version": "__version__",

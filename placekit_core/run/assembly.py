@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from placekit_core.contracts.measurement import Schedule
 from placekit_core.contracts.problem import Problem, importing_for
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.progress import report_progress
-from placekit_core.contracts.result import Baseline
+from placekit_core.contracts.result import Baseline, ErrorBand
 from placekit_core.contracts.task import Session, Task
 from placekit_core.contracts.units import format_value
 from placekit_core.run.busy import busy_note
@@ -329,6 +329,7 @@ class Assembly:
             program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
             backend={} if "backend" in self.config.python_objects else self.config.backend,
+            error_band=partial(self.error_band, problem),
         )  # fmt: skip
         if problem.grouping.note:
             evaluate.note(problem.grouping.note)
@@ -336,6 +337,10 @@ class Assembly:
             evaluate.note(f"grouper {self.grouper.name!r} is not used: the policy groups the operations by itself")
         search = OpenProgram(program, problem, evaluate.session, evaluate, task, directory)
         return search
+
+    def error_band(self, problem: Problem, devices: Sequence[int]) -> ErrorBand | None:
+        """How wrong a value with kernels on `devices` is; None if the backend measures."""
+        return self.registry.error_band(problem, devices) if self.backend.simulated else None
 
     def _ledger(self) -> Ledger:
         evaluations, seconds = self.config.budget.evaluations, self.config.budget.seconds

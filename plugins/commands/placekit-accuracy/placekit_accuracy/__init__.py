@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from placekit_core import Command, hookimpl
+
+if TYPE_CHECKING:
+    from placekit_core import ErrorBand, Problem
 
 
 @hookimpl
@@ -17,3 +23,11 @@ def placekit_commands() -> list[Command]:
             "measure",
         )
     ]
+
+
+@hookimpl
+def placekit_error_band(problem: Problem, devices: Sequence[int]) -> ErrorBand:
+    """The band of held-out rows like the problem."""
+    from placekit_accuracy.bands import band
+
+    return band(problem, devices)

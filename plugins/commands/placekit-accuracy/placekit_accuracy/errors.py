@@ -1,4 +1,4 @@
-"""Errors of predictions by kind of row, and the band of a result."""
+"""Errors of predictions by kind of row."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placekit_accuracy.bands import BANDS
 from placekit_accuracy.predict import Prediction, missing, predict
 from placekit_accuracy.rows import Row, measurements
-from placekit_core import Graph, Problem, Registry
+from placekit_core import Registry
 
-BANDS = Path(__file__).with_name("bands.json")
 FEW = 5  # rows that make a band at least
 WRONG = 0.2  # a row is wrong if its error is larger
 
@@ -99,57 +97,6 @@ def reason(row: Row) -> str:
         return "weights of fewer than two bits are bound by the CPU's arithmetic"
     text = f"{row.kind} {row.model} {row.runtime} {row.source}"
     return next((why for word, why in REASONS if word in text), "")
-
-
-@dataclass(frozen=True)
-class Band:
-    """The error band of a result.
-
-    Attributes:
-        kind: the kind of rows that are like it.
-        rows: how many there are; 0 if too few.
-        error: relative error that 90% of them keep; NaN without rows.
-    """
-
-    kind: str
-    rows: int
-    error: float
-
-    def __str__(self) -> str:
-        if not self.rows:
-            return f"no published measurement is like this run ({self.kind})"
-        return f"{self.rows} published measurements of this kind ({self.kind}) are within ±{self.error:.0%} (90th percentile)"
-
-
-def band(problem: Problem, devices: Sequence[int] | None = None) -> Band:
-    """The band of a problem placed on `devices`, by default on all of the machine."""
-    cluster = problem.cluster
-    used = range(cluster.size) if devices is None else devices
-    kind = kind_of(problem.graph, [(cluster.device_kind[d], problem.device_type(d)) for d in used])
-    rows, error = bands().get(kind, (0, float("nan")))
-    return Band(kind, rows, error)
-
-
-def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
-    """The kind of a program on devices, each a kind and a type: what decides which rows are like it."""
-    # importer `model` names a graph MODEL.MODE
-    named = str(graph.attributes.get("mode") or graph.name.rpartition(".")[2])
-    mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
-    gpus = [kind for kind, type_ in devices if type_ == "gpu"]
-    if len(gpus) < len(devices):
-        names = (*graph.op_name, *graph.module.vocabulary)
-        experts = any("_exps" in name or "experts" in name for name in names)
-        place = "CPU" if not gpus else "experts on the CPU" if experts else "GPU with CPU"
-    else:
-        place = "one GPU" if len(gpus) == 1 else "several GPUs"
-    return f"{mode}, {place}"
-
-
-@cache
-def bands() -> dict[str, tuple[int, float]]:
-    """For each kind of held-out rows, their number and the band, as `placekit accuracy --write` kept them."""
-    data: dict[str, tuple[int, float]] = json.loads(BANDS.read_text())
-    return {kind: (int(n), float(error)) for kind, (n, error) in data.items()}
 
 
 def bands_of(predictions: Sequence[Prediction]) -> dict[str, tuple[int, float]]:

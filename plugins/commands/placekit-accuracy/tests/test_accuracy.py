@@ -8,11 +8,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from placekit_accuracy import command
-from placekit_accuracy.errors import Band, Errors, band, bands, bands_of, kind_of
+from placekit_accuracy.bands import band, bands, kind_of
+from placekit_accuracy.errors import Errors, bands_of
 from placekit_accuracy.predict import machine, missing, placement, predict, program
 from placekit_accuracy.rows import Row, left_out, measurements, shapes
 
-from placekit_core import ConfigError, Problem, installed
+from placekit_core import ConfigError, ErrorBand, Problem, installed
 
 WEIGHTS = {
     "Llama-3-70B": 70.6e9, "Llama-3-8B": 8.03e9, "DeepSeek-V3": 671e9, "Qwen3-235B-A22B": 235e9, "gpt-oss-120b": 116.8e9,
@@ -124,17 +125,19 @@ def test_the_command_prints_kinds_and_the_worst_rows(capsys: pytest.CaptureFixtu
 def test_a_result_has_the_band_of_rows_like_it() -> None:
     own = found(devices=("rtx3090",) * 2, model="Llama-3-70B", prompt=False)[0]
     problem = Problem.of(program(own.model, own.use), machine(own))
-    assert band(problem).kind == "decode, several GPUs"
-    assert band(problem).rows == bands()["decode, several GPUs"][0]
+    assert band(problem, [0, 1]).kind == "decode, several GPUs"
+    assert band(problem, [0, 1]).rows == bands()["decode, several GPUs"][0]
     one = band(problem, [0])
     assert one.kind == "decode, one GPU"
     assert 0 < one.error < 1
-    assert "published measurements of this kind" in str(one)
+    assert str(one).startswith("predictions of this kind (decode, one GPU) are within ")
     assert kind_of(problem.graph, [("rtx3090", "gpu"), ("cpu", "cpu")]) == "decode, GPU with CPU"
     mixture = found(model="Qwen3-30B-A3B", prompt=False)[0]
     graph = program(mixture.model, mixture.use)
     assert kind_of(graph, [("rtx3090", "gpu"), ("cpu", "cpu")]) == "decode, experts on the CPU"
-    assert "no published measurement" in str(Band("another program, one GPU", 0, float("nan")))
+    assert str(ErrorBand(kind="another program, one GPU", rows=0)).startswith(
+        "no published measurement is like this run"
+    )
 
 
 @pytest.mark.slow

@@ -129,14 +129,17 @@ class Portfolio(ResumablePolicy):
         evaluate, within = task.evaluate, self.options.simpler_within
         if not within or not task.problem.cluster.hosts or task.measures or evaluate.best is None or fastest is None:
             return None
-        within = max(within, task.band or 0.0)
+        used = np.unique(task.problem.expand(evaluate.best.placement.device)[task.problem.graph.kernel])
+        known = task.error_band(used.tolist())
+        band = 0.0 if known is None or known.error is None else known.error
+        within = max(within, band)
         found = on_fewer_devices(task, fastest.value_s * (1 + within))
         if found is None or not evaluate.prefer(found, within):
             return None
         more = evaluate.best.value_s / fastest.value_s - 1
         if more <= 0:
             return found
-        why = "no more than such predictions are wrong" if task.band and more <= task.band else "hardly more"
+        why = "no more than such predictions are wrong" if more <= band else "hardly more"
         evaluate.note(
             f"{units.seconds(evaluate.best.value_s)} on fewer devices is {more:.1%} more than the fastest placement found,"
             f" {units.seconds(fastest.value_s)}: {why} (policy.simpler_within=0 takes the fastest)"

@@ -11,7 +11,7 @@ from placekit_search.fewer_devices import on_fewer_devices
 from placekit_search.portfolio import Portfolio
 from search_helpers import machine, task_of
 
-from placekit_core import Cluster, Graph, GraphBuilder, Problem
+from placekit_core import Cluster, ErrorBand, Graph, GraphBuilder, Problem
 
 
 def with_aside(seconds: float) -> Graph:
@@ -49,7 +49,7 @@ def test_a_gain_must_be_larger_than_the_error(
 ) -> None:
     p = Problem.of(with_aside(seconds), hosted(2))
     task = task_of(p, 200)
-    task.band = band
+    task.error_band = lambda devices: ErrorBand(kind="any", rows=9, error=band)
     placement = Portfolio(starts={"critical_path": {}}, threads=1, **options).place(task, np.random.default_rng(0))
     best = task.evaluate.best
     assert best is not None
