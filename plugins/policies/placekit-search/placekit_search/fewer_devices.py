@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from placekit_core import Placement, Placements, Task
 
-
 MOST = 256
 """Moves that are tried at once."""
 

@@ -1,8 +1,8 @@
 """Seconds and memory of a device map as accelerate runs it, which differs from the machine model of the simulator.
 
-One host thread launches the operations in the order of the program, which takes it as long as the hosts of the machine model, with
-`launching: eager`; on a machine without hosts, no time. A device runs them in the order of their launches, one at
-a time. A tensor is copied when a module of the map that is on another device is called, once for each call. A copy between
+One host thread launches the operations in the order of the program. A launch takes it as long as a host of the machine model
+with `launching: eager`, so no time on a machine without hosts. A device runs operations in the order of their launches, one
+at a time. A tensor is copied when a module of the map that is on another device is called, once for each call. A copy between
 GPUs waits for all that was launched on both, and both wait for it; the host waits for a copy from or to its own memory. The
 weights of a module on `cpu` are copied to the main device when the module runs, and dropped after.
 """
