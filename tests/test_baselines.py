@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,11 @@ def test_a_step_that_is_bound_by_launches_says_so(launching: str, noted: bool) -
     result = place(chain_graph(4), cluster=machine, policy="single_device", launching=launching)  # type: ignore[arg-type]
     assert any(note.startswith("bound by launches: the host takes ") for note in result.summary.notes) == noted
     assert result.problem.cluster.launching == launching
+
+
+def test_the_note_on_launches_with_several_hosts() -> None:
+    pytest.importorskip("placekit_sim")
+    hosts = [{"devices": f"gpu:{i}", "launch_s": 1.0} for i in range(2)]
+    machine = Cluster.parse({**gpus(2).model_dump(), "hosts": hosts})
+    [note] = place(chain_graph(4), cluster=machine, policy="single_device").summary.notes[:1]
+    assert re.match("bound by launches: a host takes .* to launch the operations of its devices; ", note)

@@ -165,7 +165,7 @@ class Host(_Model):
         graph_handover_s: the same if it starts recorded graphs (`launching: graph`) and so has to wait for their ends.
     """
 
-    devices: str | list[str] = "*"
+    devices: str | Annotated[list[str], Field(min_length=1)] = "*"
     launch_s: NonNegative
     handover_s: NonNegative = 0.0
     graph_handover_s: NonNegative = 0.0
@@ -289,7 +289,7 @@ class Cluster(_Model):
     def launched(self, how: Launching) -> Cluster:
         """The machine whose operations are launched in this way. Raises ClusterError for an unknown one."""
         if how not in get_args(Launching):
-            raise unknown("way of launching", how, get_args(Launching), ClusterError)
+            raise unknown("way of launching", str(how), get_args(Launching), ClusterError)
         if how == self.launching:
             return self
         return Cluster(
@@ -305,9 +305,7 @@ class Cluster(_Model):
     def fingerprint(self) -> str:
         """Hash of everything but the name and description."""
         unused: dict[str, Any] = {"name": True, "description": True}
-        unused["kinds"] = {
-            k: {name for name in _OMIT_IF_DEFAULT if not getattr(v, name)} for k, v in self.kinds.items()
-        }
+        unused["kinds"] = {name: _unused(kind) for name, kind in self.kinds.items()}
         if not self.hosts:
             unused |= {"hosts": True, "launching": True}
         text = self.model_dump_json(exclude=unused)
@@ -380,6 +378,12 @@ def load_cluster(path: str | Path) -> Cluster:
         if not isinstance(data, dict):
             raise ValueError("it holds no cluster")
     return Cluster.parse({"name": path.stem, **data}, str(path))
+
+
+def _unused(kind: DeviceKind) -> dict[str, Any]:
+    """What does not count in the fingerprint of a kind, for pydantic."""
+    rows = {c: {"compute_16bit": True} for c, row in kind.efficiency.items() if row.compute_16bit is None}
+    return {name: True for name in _OMIT_IF_DEFAULT if not getattr(kind, name)} | ({"efficiency": rows} if rows else {})
 
 
 def _capacity(value: int | str) -> int:

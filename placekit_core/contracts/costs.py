@@ -19,7 +19,7 @@ from pydantic import Field
 
 from placekit_core.contracts.arrays import freeze
 from placekit_core.contracts.cluster import Cluster, Efficiency, OperationClass
-from placekit_core.contracts.errors import PlacekitError
+from placekit_core.contracts.errors import GraphError, PlacekitError
 from placekit_core.contracts.files import FileModel, read_json
 from placekit_core.contracts.graph import Graph, Labels
 
@@ -171,9 +171,13 @@ def _compute_16bit(row: Efficiency) -> float:
 
 
 def launches_of(graph: Graph) -> NDArray[np.float64]:
-    """[n] launches of each operation: the column `launches`, else 1."""
+    """[n] launches of each operation: the column `launches`, else 1. Raises GraphError for a column that is no such thing."""
     column = graph.columns.get("launches")
-    return np.ones(graph.n) if column is None else np.asarray(column, np.float64)
+    if column is None:
+        return np.ones(graph.n)
+    if isinstance(column, Labels) or not (np.isfinite(column) & (column >= 0)).all():
+        raise GraphError(f"column 'launches' of {graph.name!r} is no number of launches each", "give numbers from 0 on")
+    return np.asarray(column, np.float64)
 
 
 def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable:

@@ -295,12 +295,14 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, assembly: Assem
 
 
 def bound_by_launches(problem: Problem, best: Best) -> list[str]:
-    """A note if the host takes most of the step to launch its operations."""
-    last_s = float(problem.launched_s(problem.expand(best.placement.device)).max(initial=0.0))
-    if last_s < LAUNCHING * best.value_s:
+    """A note if a host takes most of the step to launch its operations."""
+    last_s, launchers = problem.launched_s(problem.expand(best.placement.device)), problem.cluster.launchers
+    if not launchers.any or last_s.max(initial=0.0) < LAUNCHING * best.value_s:
         return []
+    alone = (launchers.host == launchers.host[0]).all()
+    whose = "the operations, whatever device they run on" if alone else "the operations of its devices"
     return [
-        f"bound by launches: the host takes {format_value(last_s, 's')} to launch the operations, whatever device they run on;"
+        f"bound by launches: {'the' if alone else 'a'} host takes {format_value(float(last_s.max()), 's')} to launch {whose};"
         " launching=graph is the same step as a recorded graph"
     ]
 

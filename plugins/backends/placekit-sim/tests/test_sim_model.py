@@ -13,7 +13,17 @@ import yaml
 from machine_model import Rules, execute
 from placekit_sim.simulator import BulkSynchronous, Simulator
 
-from placekit_core import Cluster, ClusterError, CostFile, CostTable, Graph, GraphBuilder, Problem, Schedule
+from placekit_core import (
+    Cluster,
+    ClusterError,
+    CostFile,
+    CostTable,
+    Graph,
+    GraphBuilder,
+    GraphError,
+    Problem,
+    Schedule,
+)
 from placekit_core.contracts.costs import EFFICIENCY
 
 MESH: dict[str, Any] = {"links": [{"mesh": "*", "bytes_per_s": 1.0}]}
@@ -143,9 +153,20 @@ def test_hosts_are_checked() -> None:
     for hosts, message in (
         ([{"devices": "gpu:7", "launch_s": 1.0}], "host of 'gpu:7' has no device"),
         ([{"launch_s": 1.0}, {"devices": "gpu:0", "launch_s": 1.0}], "gpu:0 of 'cluster' has two hosts"),
+        ([{"devices": [], "launch_s": 1.0}], "should have at least 1 item"),
     ):
         with pytest.raises(ClusterError, match=message):
             cluster(2, {**MESH, "hosts": hosts})
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_launches_are_checked(wrong: float) -> None:
+    b = GraphBuilder("two")
+    b.add("o0")
+    b.add("o1")
+    b.columns["launches"] = np.asarray([1.0, wrong])
+    with pytest.raises(GraphError, match="column 'launches' of 'two' is no number of launches each"):
+        Problem.of(b.build(), hosted(2))
 
 
 def fork() -> Graph:

@@ -7,24 +7,31 @@ from numpy.typing import NDArray
 
 from placekit_core import Placement, Placements, Task
 
+MOST = 256
+"""Moves that are tried at once."""
 
-def on_fewer_devices(task: Task, within: float) -> Placement | None:
-    """A placement on fewer devices than the best one, whose value is at most the share `within` higher; None without one.
 
-    This is the fastest single device, if it is fast enough. Else, as long as the value stays within the share, the operations of
-    one device go to another; of several such moves, the one of the lowest value. These evaluations are not counted.
+def on_fewer_devices(task: Task, limit_s: float) -> Placement | None:
+    """A placement on fewer devices than the best one, whose value is at most `limit_s`; None without one.
+
+    This is the fastest single device, if it is fast enough. Else, as long as the value stays within the limit, the operations of
+    one device go to another; of several such moves, the one of the lowest value. If there are more than `MOST`, those from the
+    devices with least to do are tried. These evaluations are not counted.
     """
     best, problem = task.evaluate.best, task.problem
     if best is None:
         return None
-    now, limit_s = best.placement, best.value_s * (1 + within)
+    now = best.placement
     count = len(_used(task, now.device))
     alone = [np.full(problem.g, d, np.int16) for d in range(problem.cluster.size)] if count > 1 else []
     single = _fastest(task, alone, now)
     if single is not None and single[1] <= limit_s:
         return single[0]
     while len(used := _used(task, now.device)) > 2:
-        merged = [np.where(now.device == a, b, now.device).astype(np.int16) for a in used for b in used if a != b]
+        work = np.bincount(now.device, problem.group_s[np.arange(problem.g), now.device], problem.cluster.size)
+        few = sorted(used, key=lambda d: (work[d], d))[: max(MOST // (len(used) - 1), 1)]
+        moves = [(a, b) for a in sorted(few) for b in used if a != b]
+        merged = [np.where(now.device == a, b, now.device).astype(np.int16) for a, b in moves]
         found = _fastest(task, merged, now)
         if found is None or found[1] > limit_s:
             break

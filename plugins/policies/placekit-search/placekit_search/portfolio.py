@@ -19,6 +19,7 @@ from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
 from placekit_core import (
+    Best,
     Checkpoint,
     LearnablePolicy,
     NotApplicable,
@@ -121,18 +122,18 @@ class Portfolio(ResumablePolicy):
                     checkpoint(race.state())
                 race.step(pool)
         placement = race.contiguous() or race.placement()
-        return self._simpler(task) or placement
+        return self._simpler(task, race.fastest or task.evaluate.best) or placement
 
-    def _simpler(self, task: Task) -> Placement | None:
-        """A placement on fewer devices that is hardly slower than the best one; None without one. Notes both values."""
+    def _simpler(self, task: Task, fastest: Best | None) -> Placement | None:
+        """A placement on fewer devices that is hardly slower than the fastest one; None without one. Notes both values."""
         evaluate, within = task.evaluate, self.options.simpler_within
-        if not within or not task.problem.cluster.hosts or task.measures or evaluate.best is None:
+        if not within or not task.problem.cluster.hosts or task.measures or evaluate.best is None or fastest is None:
             return None
         used = np.unique(task.problem.expand(evaluate.best.placement.device)[task.problem.graph.kernel])
         known = task.error_band(used.tolist())
         band = 0.0 if known is None or known.error is None else known.error
         within = max(within, band)
-        found, fastest = on_fewer_devices(task, within), evaluate.best
+        found = on_fewer_devices(task, fastest.value_s * (1 + within))
         if found is None or not evaluate.prefer(found, within):
             return None
         more = evaluate.best.value_s / fastest.value_s - 1
@@ -155,7 +156,10 @@ class _Race:
         rounds: the number of rounds; `round`: index of the current one.
         first, began: progress and evaluations when the chains began.
         reserve, end: evaluations kept for contiguous placements after the rounds; progress at which the rounds end.
+        fastest: the best placement before `contiguous` preferred another; None if it did not.
     """
+
+    fastest: Best | None = None
 
     def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
         self.task, self.options, self.others, self.threads = task, options, others, threads
@@ -421,6 +425,7 @@ class _Race:
         best = evaluate.best or best
         within, more = self.options.contiguous_within, value_s / best.value_s - 1
         if value_s > best.value_s and evaluate.prefer(placement, within):
+            self.fastest = best
             evaluate.note(
                 f"each device has one run of layers: that takes {units.seconds(value_s)}, and the best placement found"
                 f" {units.seconds(best.value_s)}, {more:.2%} less (policy.contiguous_within={within:g})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,18 @@ def test_machines_without_hosts_are_of_papers_and_keep_the_fastest() -> None:
     assert used(p, placement.device) == 2
 
 
+@pytest.mark.parametrize(("share", "devices"), [(1.0, 1), (0.99, 2)])
+def test_fewer_devices_are_compared_with_the_fastest_placement(share: float, devices: int) -> None:
+    """Not with contiguous layers, which may be slower already."""
+    p = Problem.of(with_aside(0.5), hosted(2))
+    task = task_of(p, 10)
+    task.evaluate(p.placement([0, 0, 1, 0]).batch())
+    best = task.evaluate.best
+    assert best is not None
+    Portfolio(threads=1)._simpler(task, replace(best, value_s=best.value_s * share))
+    assert used(p, task.evaluate.best.placement.device) == devices  # type: ignore[union-attr]
+
+
 def test_of_three_devices_one_is_left_out() -> None:
     b = GraphBuilder("two chains")
     for name in ("a", "b"):
@@ -73,7 +86,23 @@ def test_of_three_devices_one_is_left_out() -> None:
     p = Problem.of(b.build(), hosted(3))
     task = task_of(p, 10)
     task.evaluate(p.placement([0, 0, 1, 1, 2]).batch())
-    found = on_fewer_devices(task, 0.01)
+    best = task.evaluate.best
+    assert best is not None
+    found = on_fewer_devices(task, best.value_s * 1.01)
     assert found is not None
     assert used(p, found.device) == 2
-    assert on_fewer_devices(task, 0.001) is None
+    assert on_fewer_devices(task, best.value_s * 1.001) is None
+
+
+def test_of_many_devices_those_with_least_to_do_are_left_out() -> None:
+    b = GraphBuilder("many")
+    for i in range(20):
+        b.add(f"o{i}", flops=100.0 if i < 18 else 0.5)
+    p = Problem.of(b.build(), hosted(20))
+    task = task_of(p, 10)
+    task.evaluate(p.placement(np.arange(20)).batch())
+    best = task.evaluate.best
+    assert best is not None
+    found = on_fewer_devices(task, best.value_s * 1.01)
+    assert found is not None
+    assert used(p, found.device) == 18
