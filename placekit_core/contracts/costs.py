@@ -153,7 +153,8 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
         compute, half = (np.asarray([f(r) for r in rows]) for f in (_compute, _compute_16bit))
         memory, code = np.asarray([r.memory for r in rows]), graph.op_class.codes
         if graph.n:
-            expanded = max(kind.flops_per_s.get("float16", 0.0), kind.flops_per_s["float32"])
+            # expanded to 16 bits; without tensor cores to 8 bits, if the kind has such a rate
+            expanded = max(kind.flops_per_s.get(d, 0.0) for d in ("float32", "float16", "int8"))
             rate = np.where(quantized, expanded, peak[graph.dtype.codes])
             arithmetic = graph.flops / (rate * np.where(short, half[code], compute[code]))
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
