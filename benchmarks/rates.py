@@ -55,7 +55,8 @@ SPEED = {
     "rtx3070-8": "rtx3070", "rtx3080-10": "rtx3080", "rtx3080ti-12": "rtx3080ti", "rtx3090-24": "rtx3090", "a40-48": "a40",
     "rtxa6000-48": "a6000", "rtx4070ti-12": "rtx4070ti", "rtx4080-16": "rtx4080", "rtx4090-24": "rtx4090",
     "rtx4000ada-20": "rtx4000ada", "rtx5000ada-32": "rtx5000ada", "rtx6000ada-48": "rtx6000ada", "l40s-48": "l40s",
-    "a100sxm-80": "a100", "a100pcie-80": "a100_pcie", "h100pcie-80": "h100_pcie", "m1max-32c-64": "m1_max", "m2ultra-76c-192": "m2_ultra",
+    "a100sxm-80": "a100", "a100pcie-80": "a100_pcie",
+    "h100pcie-80": "h100_pcie", "m1max-32c-64": "m1_max", "m2ultra-76c-192": "m2_ultra",
     "m3max-40c-64": "m3_max",
 }  # fmt: skip
 # Second-level caches, bytes. A table that repeats one kernel finds its tensors there if they fit.
@@ -67,7 +68,9 @@ BY_PRODUCTS = ("a100", "h100")  # kinds whose launch overhead is that of the tab
 LAUNCHES_OF = {"attention": 3}  # launches of one operation: the parts of the cache, their sum, and what prepares them
 LAYERS, LAUNCHES, OUTSIDE = 32, 24, 3  # Llama-3-8B in llama.cpp: launches of a layer, and of the rest
 FILE = {"Q4_K_M": 4_917_737_553, "F16": 16_063_177_687}  # bytes
-READ = {"Q4_K_M": FILE["Q4_K_M"] - 128_256 * 4096 * 4.5 / 8, "F16": FILE["F16"] - 128_256 * 4096 * 2}  # bytes of a token
+READ = {
+    q: n - 128_256 * 4096 * bits / 8 for (q, n), bits in zip(FILE.items(), (4.5, 16), strict=True)
+}  # bytes of a token
 LLAMA = Shape(layers=LAYERS, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128_256)
 ARRAYS = ("rows", "flops", "bytes", "seconds")
 Array = NDArray[np.float64]

@@ -35,10 +35,11 @@ UNFUSED = 3.0
 """How often attention without a fused kernel (flash attention) reads its cache: the median of Llama-3-8B on 15 single GPUs is
 2.7, from how the time per token grows between 512 and 8,192 tokens (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, May 2024)."""
 SCORES = 6.0
-"""How often a prompt's attention without a fused kernel passes over its scores in float32: products, softmax, mask, conversion. With
-six, the rates of products in prompts of Llama-3-8B do not depend on their length (512 to 8,192 tokens, 21 single GPUs)."""
-TILE = 64
-"""Rows that a product computes at once. The few tokens of one expert fill a tile in part, and its arithmetic is done in full."""
+"""How often a prompt's attention without a fused kernel passes over its scores in float32: products, softmax, mask, conversion.
+With six, the rates of products in prompts of Llama-3-8B do not depend on their length (512 to 8,192 tokens, 21 single GPUs)."""
+TILE = 128
+"""Rows that a product computes at once, on devices with tensor cores (`get_mmq_x_max_host` in llama.cpp). The tokens of an expert
+fill their last tile in part, and its arithmetic is done in full."""
 VECTOR = 8
 """Up to so many tokens, kernels for vectors are used in place of tiles (llama.cpp)."""
 QUEUE = 800
@@ -268,7 +269,8 @@ class _Program:
         if expert:
             assert self.shape.experts is not None
             matrices, times = self.shape.experts.distinct(rows), self.shape.experts.active
-            computed = rows * times if rows <= VECTOR else max(rows * times, matrices * TILE)
+            own = rows * times / matrices  # tokens of an expert
+            computed = rows * times if rows <= VECTOR else matrices * max(TILE, own + TILE / 2)
         bits = self.bits(expert)
         traffic = matrices * inputs * outputs * bits / 8 + rows * times * (inputs + outputs) * ACTIVATION
         kind = "quantized_matmul" if bits <= SMALL_BITS else "inference_matmul"
