@@ -27,6 +27,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from placekit_inspect.data_sheets import parts
+from placekit_inspect.machine_file import machine_file
+from placekit_models.decoder import Shape, Use, decoder
+
+from placekit_core import Cluster
+from placekit_core.contracts.costs import launches_of, roofline
+from placekit_core.contracts.files import parse_yaml
 
 RESULTS = Path(__file__).parent / "results" / "rates.md"
 SOURCES = {
@@ -49,7 +55,8 @@ SPEED = {
     "rtx3070-8": "rtx3070", "rtx3080-10": "rtx3080", "rtx3080ti-12": "rtx3080ti", "rtx3090-24": "rtx3090", "a40-48": "a40",
     "rtxa6000-48": "a6000", "rtx4070ti-12": "rtx4070ti", "rtx4080-16": "rtx4080", "rtx4090-24": "rtx4090",
     "rtx4000ada-20": "rtx4000ada", "rtx5000ada-32": "rtx5000ada", "rtx6000ada-48": "rtx6000ada", "l40s-48": "l40s",
-    "a100sxm-80": "a100", "h100pcie-80": "h100_pcie", "m1max-32c-64": "m1_max", "m2ultra-76c-192": "m2_ultra",
+    "a100sxm-80": "a100", "a100pcie-80": "a100_pcie",
+    "h100pcie-80": "h100_pcie", "m1max-32c-64": "m1_max", "m2ultra-76c-192": "m2_ultra",
     "m3max-40c-64": "m3_max",
 }  # fmt: skip
 # Second-level caches, bytes. A table that repeats one kernel finds its tensors there if they fit.
@@ -60,11 +67,11 @@ HBM = ("ga100", "hopper")  # llama.cpp's products with 16 bits reach much less t
 BY_PRODUCTS = ("a100", "h100")  # kinds whose launch overhead is that of the tables of products
 LAUNCHES_OF = {"attention": 3}  # launches of one operation: the parts of the cache, their sum, and what prepares them
 LAYERS, LAUNCHES, OUTSIDE = 32, 24, 3  # Llama-3-8B in llama.cpp: launches of a layer, and of the rest
+FILE = {"Q4_K_M": 4_917_737_553, "F16": 16_063_177_687}  # bytes
 READ = {
-    "Q4_K_M": 4_917_737_553 - 128_256 * 4096 * 4.5 / 8,
-    "F16": 16_063_177_687 - 128_256 * 4096 * 2,
+    q: n - 128_256 * 4096 * bits / 8 for (q, n), bits in zip(FILE.items(), (4.5, 16), strict=True)
 }  # bytes of a token
-PROMPT_FLOPS = 2 * 6.98e9  # of a token of a prompt: the layers
+LLAMA = Shape(layers=LAYERS, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=128_256)
 ARRAYS = ("rows", "flops", "bytes", "seconds")
 Array = NDArray[np.float64]
 ABOUT = """\
@@ -74,9 +81,11 @@ of the data sheets. First the figures of each device, from the first source that
 Large errors with few rows and large caches (L40S, RTX PRO 6000) are products that the tables find in the cache. Attention counts
 as three launches. Fractions above 1 are written as 1.
 
-Of llm_speed, only Llama-3-8B on one device sets figures (F16 and Q4_K_M, tokens and prompts of 512); everything else there is
-left for testing predictions. On an A100 and an H100, llama.cpp's products with 16 bits reach less of the bandwidth than those of
-other libraries; the fractions of `matmul` are of the other libraries there. The fractions of CPUs contain what it takes to
+Of llm_speed, only Llama-3-8B on one device sets figures (F16 and Q4_K_M, tokens and prompts of 512 to 8,192); everything else
+there is left for testing predictions. `quantized_matmul` and `inference_matmul` are llama.cpp's products with few bits and with
+16. On an A100 and an H100 the latter reach much less than those of other libraries, of which the fractions of `matmul` are
+there; elsewhere tokens with 16 bits also set the bandwidth of `matmul`. GeForce cards would exceed their peak in prompts (by up
+to half), because llama.cpp's products accumulate in float16, at twice the rate. The fractions of CPUs contain what it takes to
 hand over between CPU and GPU in every layer."""
 
 
@@ -366,14 +375,33 @@ def choose(rates: list[Rate], launches: dict[str, float], data: Path) -> Chosen:
         part = known.kinds[kind]
         launch_s = launches.get(kind, statistics.median(by_generation[part.generation])) * count
         memory = READ[quantisation] / ((token_seconds(tests) - launch_s) * part.memory_bytes_per_s)
-        prompt = statistics.median(tests["pp512"]) if "pp512" in tests else None
-        seconds = 512 / prompt - launch_s if prompt else 0.0
-        compute = 512 * PROMPT_FLOPS / (seconds * part.flops_per_s["float16"]) if prompt else None
-        if quantisation == "Q4_K_M":
-            chosen[kind]["quantized_matmul"] = (at_most_1(compute), at_most_1(memory), "llm_speed")
-        elif "matmul" not in chosen[kind] and part.generation not in HBM:
+        compute = prompt_compute(kind, quantisation, tests)
+        op_class = "quantized_matmul" if quantisation == "Q4_K_M" else "inference_matmul"
+        chosen[kind][op_class] = (at_most_1(compute), at_most_1(memory), "llm_speed")
+        if quantisation == "F16" and "matmul" not in chosen[kind] and part.generation not in HBM:
             chosen[kind]["matmul"] = (None, at_most_1(memory), "llm_speed")
     return chosen
+
+
+def prompt_compute(kind: str, quantisation: str, tests: dict[str, list[float]]) -> float | None:
+    """The fraction of the peak that products of prompts reach: the median of all lengths.
+
+    A prompt's seconds are those of its program; what is not in products is estimated with the rates in parts.yaml.
+    """
+    cluster = Cluster.parse(parse_yaml(machine_file(kind).encode()), kind)
+    device = cluster.kinds[cluster.device_kind[0]]
+    found = []
+    for test, speeds_ in tests.items():
+        if not test.startswith("pp"):
+            continue
+        bits = 8 * FILE[quantisation] / LLAMA.weights
+        graph = decoder("prompt", LLAMA, Use("prompt", tokens=int(test[2:]), bits=bits, flash=False))
+        product = graph.op_class.is_value("quantized_matmul") | graph.op_class.is_value("inference_matmul")
+        launch_s = launches_of(graph)[product].sum() * device.launch_overhead_s
+        others = roofline(graph, cluster).op_s[~product, 0].sum()
+        seconds = int(test[2:]) / statistics.median(speeds_) - others - launch_s
+        found.append(graph.flops[product].sum() / (seconds * device.flops_per_s["float16"]))
+    return statistics.median(found) if found else None
 
 
 def at_most_1(value: float | None) -> float | None:

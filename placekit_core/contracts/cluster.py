@@ -35,8 +35,8 @@ UNLIMITED = 2**30  # capacity of a channel or device that never makes anything w
 
 # Classes of operations: the rows of the efficiency table in costs.py.
 OperationClass = Literal[
-    "matmul", "unaligned_matmul", "quantized_matmul", "convolution", "attention", "normalization", "reduction", "pooling",
-    "elementwise", "copy", "embedding", "other",
+    "matmul", "unaligned_matmul", "quantized_matmul", "inference_matmul", "convolution", "attention", "normalization",
+    "reduction", "pooling", "elementwise", "copy", "embedding", "other",
 ]  # fmt: skip
 
 

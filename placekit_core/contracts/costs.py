@@ -27,7 +27,8 @@ from placekit_core.contracts.graph import Graph, Labels
 EFFICIENCY: dict[OperationClass, Efficiency] = {
     "matmul": Efficiency(compute=0.75, memory=0.80),
     "unaligned_matmul": Efficiency(compute=0.75, memory=0.80),
-    "quantized_matmul": Efficiency(compute=0.52, memory=0.88),  # medians of twelve devices
+    "quantized_matmul": Efficiency(compute=0.58, memory=0.88),  # this and the next: medians of measured devices
+    "inference_matmul": Efficiency(compute=0.61, memory=0.84),
     "convolution": Efficiency(compute=0.60, memory=0.70),
     "attention": Efficiency(compute=0.50, memory=0.70),
     "normalization": Efficiency(compute=0.50, memory=0.60),
@@ -147,19 +148,26 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     short = graph.dtype.is_value("float16") | graph.dtype.is_value("bfloat16")
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
-        peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
+        peak = np.asarray([_peak(kind.flops_per_s, d) for d in graph.dtype.vocabulary])
         table: dict[str, Efficiency] = dict((*EFFICIENCY.items(), *kind.efficiency.items()))
         rows = [table.get(c, table["other"]) for c in graph.op_class.vocabulary]
         compute, half = (np.asarray([f(r) for r in rows]) for f in (_compute, _compute_16bit))
         memory, code = np.asarray([r.memory for r in rows]), graph.op_class.codes
         if graph.n:
-            expanded = max(kind.flops_per_s.get("float16", 0.0), kind.flops_per_s["float32"])
+            # expanded to 16 bits; without tensor cores to 8 bits, if the kind has such a rate
+            expanded = max(kind.flops_per_s.get(d, 0.0) for d in ("float32", "float16", "int8"))
             rate = np.where(quantized, expanded, peak[graph.dtype.codes])
             arithmetic = graph.flops / (rate * np.where(short, half[code], compute[code]))
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
             seconds = launches * kind.launch_overhead_s + np.maximum(arithmetic, traffic)
             op_s[:, k] = np.where(graph.kernel, seconds, 0.0)
     return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
+
+
+def _peak(rates: dict[str, float], dtype: str) -> float:
+    """The rate of a dtype; numbers of 16 bits are computed in float32 where that is faster (GPUs before tensor cores)."""
+    rate = rates.get(dtype, rates["float32"])
+    return max(rate, rates["float32"]) if dtype in ("float16", "bfloat16") else rate
 
 
 def _compute(row: Efficiency) -> float:

@@ -74,14 +74,19 @@ def unpredicted(rows: Sequence[Row]) -> dict[str, int]:
     return dict(Counter(why for row in rows if (why := missing(row))).most_common())
 
 
+FEW_TOKENS = "products of experts with few tokens reach less of the peak; no such row set figures"
 REASONS: tuple[tuple[str, str], ...] = (
     ("Vulkan", "kernels of llama.cpp's Vulkan backend"),
     ("OpenCL", "kernels of llama.cpp's OpenCL backend"),
     ("SYCL", "kernels of llama.cpp's SYCL backend"),
     ("distributed-llama", "kernels of distributed-llama"),
+    ("ollama", "the source mixes backends, and does not state which one ran"),
     ("mlc", "fused kernels of MLC: fewer launches"),
     ("exllama", "fused kernels of ExLlamaV2: fewer launches"),
     ("KTransformers", "experts are computed with AMX, not copied to the GPU"),
+    ("prompt, one GPU gpt-oss", FEW_TOKENS),
+    ("prompt, one GPU Qwen3-30B", FEW_TOKENS),
+    ("prompt, one GPU Qwen3-Coder-30B", FEW_TOKENS),
     ("prompt, experts on the CPU", "weights were copied to the GPU, or multiplied by the CPU: the source is silent"),
     ("decode, several GPUs DeepSeek", "a build of early 2025, with many small kernels in attention and experts"),
     ("issues 629", "on Windows, where this owner's two GPUs were slower than one"),

@@ -22,8 +22,9 @@ BITS = {
 MXFP4 = 4.25
 """Bits of a weight of experts in MXFP4: four, and eight for each 32 weights; the other weights have the rest of the file."""
 MIB = 2**20
-OTHER_BACKENDS = ("Vulkan", "SYCL", "OpenCL", "distributed-llama")
-"""Runtimes with kernels of their own, for every maker's devices: their rows are kinds of their own."""
+OTHER_BACKENDS = ("Vulkan", "SYCL", "OpenCL", "distributed-llama", "ollama")
+"""Runtimes with kernels of their own, for every maker's devices, and sources that mix backends and do not state which one ran
+(`ollama ...`): their rows are kinds of their own."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,9 @@ class Row:
     def fits_rates(self) -> bool:
         """Whether the row set a figure; all others are held out.
 
-        Llama-3-8B in the notebooks of XiongjieDai: on one device the rates of parts.yaml, and prompts on several GPUs one
-        figure of the program, `QUEUE`. Tokens with experts on the CPU and without context: the rate of the host's memory.
+        Llama-3-8B in the notebooks of XiongjieDai: on one device the rates of parts.yaml and two figures of the program,
+        `UNFUSED` and `SCORES`; prompts on several GPUs its third, `QUEUE`. Tokens with experts on the CPU and without
+        context: the rate of the host's memory.
         """
         if self.on_cpu:
             return not self.prompt and self.depth == 0 and len(self.devices) <= 2

@@ -154,7 +154,8 @@ class Parts(FileModel):
     def host_fractions(self, channels: int) -> dict[OperationClass, Fractions]:
         """Fractions of the memory bandwidth of a CPU with so many channels, or the nearest number of them."""
         memory = self.host_memory[min(self.host_memory, key=lambda n: abs(n - channels))]
-        return {"matmul": Fractions(memory=memory), "quantized_matmul": Fractions(memory=memory)}
+        classes: tuple[OperationClass, ...] = ("matmul", "quantized_matmul", "inference_matmul")
+        return {c: Fractions(memory=memory) for c in classes}
 
     def host_efficiency(self, channels: int) -> dict[OperationClass, Efficiency]:
         """The same as rows of a device kind."""
@@ -193,7 +194,8 @@ class Parts(FileModel):
                 own = getattr(part.measured.get(op_class), half, None)
                 if values:
                     # products and attention were measured in 16 bits; quantised weights are always expanded to them
-                    field = "compute_16bit" if half == "compute" and op_class != "quantized_matmul" else half
+                    always = op_class in ("quantized_matmul", "inference_matmul")
+                    field = "compute_16bit" if half == "compute" and not always else half
                     found[field] = own or round(median(values), 2)
                     origin["measured" if own else "median"].append(f"{op_class}.{half}")
             if found:

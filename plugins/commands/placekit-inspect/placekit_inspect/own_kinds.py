@@ -48,11 +48,11 @@ def _part(name: str, figures: str, known: Parts) -> Part:
         given[_FIELDS[unit]] = float(number) * _UNITS[unit]
     if missing := [field for field in dict.fromkeys(_FIELDS.values()) if not given.get(field)]:
         raise ClusterError(f"{name} lacks its {' and '.join(missing)}", how)
-    overheads = [known.rates(other).launch_s for other, part in known.kinds.items() if part.type == "gpu"]
+    overheads = [known.rates(k).launch_s for k, part in known.kinds.items() if part.type == "gpu"]
     return Part(
         title=f"{name} {given['memory'] / 2**30:g} GB",
         source="Figures as given",
-        generation="its own",
+        generation="own",
         nominal="launch overhead, the median of all GPUs; one rate for all types of numbers",
         flops_per_s={"float32": given["arithmetic"]},
         memory_bytes=round(given["memory"]),

@@ -116,7 +116,7 @@ def test_the_kinds_say_which_rates_are_measured(capsys: pytest.CaptureFixture[st
     cluster_kinds.main(["l40s"], installed())
     out = " ".join(capsys.readouterr().out.split())
     assert "Measured (ai-dynamo/aiconfigurator, commit 095f58a, kernel tables; " in out
-    assert "launch_overhead_s, matmul, quantized_matmul, attention." in out
+    assert "launch_overhead_s, matmul, quantized_matmul, inference_matmul.memory, attention." in out
 
 
 def test_a_file_has_the_rates_and_says_where_they_are_from() -> None:

@@ -29,12 +29,17 @@ latent attention (norms of the low ranks, parts of heads)."""
 OUTER_LAUNCHES = 3
 """Kernels outside of the layers: embedding, last norm, output."""
 SMALL_BITS = 9.0
-"""Weights of at most so many bits (8 and their scales) are expanded in the kernel: class `quantized_matmul`."""
+"""Weights of at most so many bits (8 and their scales) are expanded in the kernel: class `quantized_matmul`. The others are of
+class `inference_matmul`: llama.cpp's kernels for 16 bits reach other fractions than those of libraries."""
 UNFUSED = 3.0
 """How often attention without a fused kernel (flash attention) reads its cache: the median of Llama-3-8B on 15 single GPUs is
 2.7, from how the time per token grows between 512 and 8,192 tokens (XiongjieDai/GPU-Benchmarks-on-LLM-Inference, May 2024)."""
-TILE = 64
-"""Rows that a product computes at once. The few tokens of one expert fill a tile in part, and its arithmetic is done in full."""
+SCORES = 6.0
+"""How often a prompt's attention without a fused kernel passes over its scores in float32: products, softmax, mask, conversion.
+With six, the rates of products in prompts of Llama-3-8B do not depend on their length (512 to 8,192 tokens, 21 single GPUs)."""
+TILE = 128
+"""Rows that a product computes at once, on devices with tensor cores (`get_mmq_x_max_host` in llama.cpp). The tokens of an expert
+fill their last tile in part, and its arithmetic is done in full."""
 VECTOR = 8
 """Up to so many tokens, kernels for vectors are used in place of tiles (llama.cpp)."""
 QUEUE = 800
@@ -264,10 +269,11 @@ class _Program:
         if expert:
             assert self.shape.experts is not None
             matrices, times = self.shape.experts.distinct(rows), self.shape.experts.active
-            computed = rows * times if rows <= VECTOR else max(rows * times, matrices * TILE)
+            own = rows * times / matrices  # tokens of an expert
+            computed = rows * times if rows <= VECTOR else matrices * max(TILE, own + TILE / 2)
         bits = self.bits(expert)
         traffic = matrices * inputs * outputs * bits / 8 + rows * times * (inputs + outputs) * ACTIVATION
-        kind = "quantized_matmul" if bits <= SMALL_BITS else "matmul"
+        kind = "quantized_matmul" if bits <= SMALL_BITS else "inference_matmul"
         return self.kernel(
             p, name, kind, [*reads, weight], width=outputs * times, flops=2.0 * computed * inputs * outputs,
             traffic=traffic,
@@ -397,7 +403,7 @@ class _Program:
             else:  # the projection is absorbed: attention works on what is cached
                 flops = 2.0 * rows * seen * s.heads * (2 * m.kv_rank + m.rope)
         if not self.use.flash:
-            cache = UNFUSED * cache if p.tokens == 1 else cache + 4.0 * s.heads * rows * depth * ACTIVATION
+            cache = UNFUSED * cache if p.tokens == 1 else cache + SCORES * s.heads * rows * depth * ACTIVATION
         return self.kernel(p, name, "attention", reads, width=width, flops=flops, traffic=passes + cache, n=n)
 
 

@@ -48,7 +48,7 @@ def test_a_prompt_is_micro_batches_that_may_overlap() -> None:
     assert [graph.op_type[v] for v in range(graph.n)].count("ffn_up") == 3 * 4
     assert graph.flops[of(graph, "blk.0.ffn_up@2")] == 2 * 64 * 128 * (1200 - 1024)
     assert graph.flops[of(graph, "output@2")] == 2 * 64 * 1000
-    assert graph.op_class[of(graph, "blk.0.ffn_up@0")] == "matmul"
+    assert graph.op_class[of(graph, "blk.0.ffn_up@0")] == "inference_matmul"
     apart = decoder("small", SMALL, Use("prompt", tokens=1200, overlap=False))
     queued = decoder("small", SMALL, Use("prompt", tokens=1200, stage=4))
     for other, edges in ((apart, 2), (queued, 0)):  # 4 layers * 43 launches are far below the queue
