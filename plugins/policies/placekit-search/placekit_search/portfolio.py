@@ -67,6 +67,9 @@ from placekit_search.starts import (
 from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
+LAUNCHING = (
+    0.1  # of a step that the host launches until so little before its end, a gain of so little is not worth a device
+)
 WIDEST = 0.25  # of a wider band, this much: most errors are common to two placements of one program
 START_SHARE = 0.2  # share of the budget that finding starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
@@ -134,7 +137,8 @@ class Portfolio(ResumablePolicy):
         used = np.unique(task.problem.expand(evaluate.best.placement.device)[task.problem.graph.kernel])
         known = task.error_band(used.tolist())
         band = 0.0 if known is None or known.error is None else min(known.error, WIDEST)
-        within = max(within, band)
+        last_s = task.problem.launched_s(task.problem.expand(evaluate.best.placement.device)).max(initial=0.0)
+        within = max(within, band, LAUNCHING if last_s >= fastest.value_s * (1 - LAUNCHING) else 0.0)
         found = on_fewer_devices(task, fastest.value_s * (1 + within))
         if found is None or not evaluate.prefer(found, within):
             return None
