@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from placekit_core.contracts.program import Executable as Executable, Program as Program
     from placekit_core.contracts.progress import announce as announce, report_progress as report_progress
     from placekit_core.contracts.result import (
+        LEAST_GAIN as LEAST_GAIN,
         Baseline as Baseline,
         ErrorBand as ErrorBand,
         ProgramResult as ProgramResult,
@@ -166,7 +167,7 @@ _HOME = {
     "contracts.problem": "Problem check_weights",
     "contracts.program": "Executable Program",
     "contracts.progress": "announce report_progress",
-    "contracts.result": "Baseline ErrorBand ProgramResult ProgramSummary Result Summary compared",
+    "contracts.result": "LEAST_GAIN Baseline ErrorBand ProgramResult ProgramSummary Result Summary compared",
     "contracts.state_file": "pack_state unpack_state",
     "contracts.task": "Best Evaluator Session Task",
     "contracts.version": "__version__",

@@ -111,8 +111,13 @@ def _file(word: str, registry: Registry) -> str:
         if groups := {choice.group for choice in registry.choices() if choice.name == word}:
             group = "workload" if "workload" in groups else min(groups)
             raise ConfigError(f"no file {word!r}", f"did you mean {group}={word}?")
-        if "." not in word:
+        if "." not in word and ":" not in word[2:]:
             raise ConfigError(f"no file {word!r}", f"{known_files(registry)}; an option is OPTION=VALUE")
+    if ":" in word[2:] and not os.path.exists(word):
+        named = sorted({f"{c.shorthand[0]}={word}" for c in registry.importers() if c.shorthand})
+        raise ConfigError(
+            f"no file {word!r}", f"did you mean {' or '.join(named)}?" if named else known_files(registry)
+        )
     if word.endswith(".py"):
         if not os.path.exists(word):
             raise ConfigError(f"no file {word!r}", "a function of a Python file is FILE.py:FUNCTION")

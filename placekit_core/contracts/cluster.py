@@ -161,8 +161,8 @@ class Host(_Model):
     Attributes:
         devices: names or patterns.
         launch_s: seconds per launch.
-        handover_s: seconds by which it lengthens each transfer from its GPUs to other GPUs, to synchronise them.
-        graph_handover_s: the same if it starts recorded graphs (`launching: graph`) and so has to wait for their ends.
+        handover_s: seconds by which it lengthens each transfer from one of its devices, if that or the other one is a GPU.
+        graph_handover_s: the same between two GPUs, if it starts recorded graphs (`launching: graph`) and waits for their ends.
     """
 
     devices: str | Annotated[list[str], Field(min_length=1)] = "*"
@@ -278,13 +278,16 @@ class Cluster(_Model):
                     if host_of[d] not in (-1, i):
                         raise ClusterError(f"{names[d]} of {self.name!r} has two hosts", "give each device one host")
                     host_of[d] = i
-        handover = [h.graph_handover_s if self.launching == "graph" else h.handover_s for h in self.hosts]
-        launch = [0.0 if self.launching == "graph" else h.launch_s for h in self.hosts]
-        launch_s, handover_s = (np.asarray([*row, 0.0])[host_of] for row in (launch, handover))
+        recorded = self.launching == "graph"
+        rows = [(0.0 if recorded else h.launch_s, h.handover_s, h.graph_handover_s if recorded else h.handover_s)
+                for h in self.hosts]  # fmt: skip
+        launch_s, handover_s, between_gpus_s = np.asarray([*rows, (0.0, 0.0, 0.0)])[host_of].T
         gpu = np.asarray([self.kinds[k].type == "gpu" for k in self.device_kind])
         if self.launching == "per_device":
             host_of = np.arange(self.size, dtype=np.int32)
-        return Launchers(host_of, launch_s, np.where(gpu[:, None] & gpu, handover_s[:, None], 0.0))
+        both, one = gpu[:, None] & gpu, gpu[:, None] != gpu
+        seconds = np.where(both, between_gpus_s[:, None], np.where(one, handover_s[:, None], 0.0))
+        return Launchers(host_of, np.ascontiguousarray(launch_s), seconds)
 
     def launched(self, how: Launching) -> Cluster:
         """The machine whose operations are launched in this way. Raises ClusterError for an unknown one."""
@@ -325,7 +328,7 @@ class Launchers:
     Attributes:
         host: [D] number of the host; devices of one host wait for each other's launches. -1: no host.
         launch_s: [D] seconds per launch.
-        handover_s: [D, D] seconds that a transfer from one device to another takes longer; 0 if one of them is a CPU.
+        handover_s: [D, D] seconds that a transfer from one device to another takes longer; 0 between CPUs.
     """
 
     host: NDArray[np.int32]

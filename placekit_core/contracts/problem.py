@@ -205,5 +205,6 @@ def _refuse_larger(name: str, what: str, need: float, cluster: Cluster) -> None:
         raise ClusterError(
             f"{name!r} does not fit on {cluster.name!r}: {what} {mebibytes(need)}, all devices together have"
             f" {mebibytes(room)}{less}",
-            "use a cluster with more memory (that of its CPU counts, too), numbers of fewer bits, or a smaller model",
+            "use a cluster with more memory (that of its CPU counts, too), numbers of fewer bits, or a smaller model;"
+            " a cache of tokens takes less with less context or batch",
         )

@@ -282,6 +282,13 @@ def load_programs(source: Any = None, **about: Any) -> list[Program]:
     return found
 
 
+def _how_to_say(source: str, registry: Registry) -> str:
+    """A hint for a text that is neither a file nor an importer: it may be the name of a model, `hf:gpt2`."""
+    first = sorted({c.shorthand[0] for c in registry.importers() if c.shorthand})
+    named = [f"a name is given as {key}={source!r}" for key in first if ":" in source[2:]]
+    return "; ".join([known_files(registry), *named])
+
+
 def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict[str, Any] | list[Program]:
     """The name and options of the importer of `source`; its programs if an object or a file holds them."""
     if source is None:
@@ -298,7 +305,7 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
         if not readers_of(source, registry) and not os.path.isfile(source):
             missing = isinstance(source, Path) or os.sep in source or "." in source
             what = f"there is no file {source}" if missing else f"no importer is called {source!r}, and no file"
-            raise ImporterError(what, known_files(registry))
+            raise ImporterError(what, _how_to_say(str(source), registry))
         importer = registry.build("importer", importer_of(source, registry), {"path": str(source), **about})
         return list(importer.load())
     if isinstance(source, str):

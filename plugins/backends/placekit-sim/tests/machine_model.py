@@ -221,11 +221,13 @@ def launches(problem: Problem, step: Step) -> list[float]:
 
 
 def handover(cluster: Cluster, device: int, to: int) -> float:
-    """Hosts: by how much the host of a GPU makes a transfer from it to another GPU longer."""
+    """Hosts: by how much the host of a device makes a transfer longer from it to another device, if one of them is a GPU."""
     host = host_of(cluster, device)
-    if host < 0 or "cpu" in (cluster.kinds[cluster.device_kind[d]].type for d in (device, to)):
+    gpus = [cluster.kinds[cluster.device_kind[d]].type == "gpu" for d in (device, to)]
+    if host < 0 or not any(gpus):
         return 0.0
-    return cluster.hosts[host].graph_handover_s if cluster.launching == "graph" else cluster.hosts[host].handover_s
+    recorded = cluster.launching == "graph" and all(gpus)
+    return cluster.hosts[host].graph_handover_s if recorded else cluster.hosts[host].handover_s
 
 
 def transfer_tasks(problem: Problem, step: Step, rank: list[float], rules: Rules) -> list[Task]:

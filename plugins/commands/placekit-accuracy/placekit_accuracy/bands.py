@@ -29,7 +29,7 @@ def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
         experts = any("_exps" in name or "experts" in name for name in names)
         place = "CPU" if not gpus else "experts on the CPU" if experts else "GPU with CPU"
     else:
-        place = "one GPU" if len(gpus) == 1 else "several GPUs"
+        place = "one GPU" if len(gpus) == 1 else "several GPUs" if len({*gpus}) == 1 else "unlike GPUs"
     return f"{mode}, {place}"
 
 

@@ -25,6 +25,8 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw predicted against measured speeds")
     parser.add_argument("--write-bands", action="store_true", help="keep the bands that results of runs carry")
     given = parser.read(argv)
+    if given.worst < 0:
+        raise ConfigError(f"--worst {given.worst}: a number of rows is 0 or more")
     rows = [row for row in measurements() if all(_plain(word) in _plain(_text(row)) for word in given.words)]
     if not rows:
         words = " ".join(given.words)
@@ -96,4 +98,5 @@ def show_missing(rows: Sequence[Row], all_rows: bool) -> None:
     for title, found in (("not predicted", missing), ("left out of the table", left_out() if all_rows else {})):
         if found:
             reasons = "; ".join(f"{why}, {n}" for why, n in found.items())
-            print(wrapped(f"{sum(found.values())} rows {title}: {reasons}"))
+            n = sum(found.values())
+            print(wrapped(f"{n} row{'s' * (n != 1)} {title}: {reasons}"))

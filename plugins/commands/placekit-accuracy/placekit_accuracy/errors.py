@@ -15,7 +15,7 @@ from placekit_accuracy.predict import Prediction, missing, predict
 from placekit_accuracy.rows import Row, measurements
 from placekit_core import Registry
 
-FEW = 5  # rows that make a band at least
+FEW = 3  # rows that make a band at least
 WRONG = 0.2  # a row is wrong if its error is larger
 
 

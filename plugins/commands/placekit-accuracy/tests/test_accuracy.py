@@ -120,6 +120,8 @@ def test_the_command_prints_kinds_and_the_worst_rows(capsys: pytest.CaptureFixtu
     )
     with pytest.raises(ConfigError, match="no published row"):
         command.main(["no such card"], installed())
+    with pytest.raises(ConfigError, match="--worst -1: a number of rows is 0 or more"):
+        command.main(["Llama-2-7B", "--worst", "-1"], installed())
 
 
 def test_a_result_has_the_band_of_rows_like_it() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
+from placekit_core import ClusterError
 from placekit_core.contracts.cluster import DeviceKind, Efficiency, NonNegative, OperationClass, Positive
 from placekit_core.contracts.costs import EFFICIENCY
 from placekit_core.contracts.files import FileModel, checked, parse_yaml, read_bytes
@@ -167,6 +168,9 @@ class Parts(FileModel):
         part, withheld, rates = self.kinds[name], self.withheld_of(name), self.rates(name)
         own = {key: getattr(part, key) for key in DeviceKind.model_fields}
         own |= {"reserve_bytes": withheld.reserve_bytes, "headroom": withheld.headroom}
+        if part.memory_bytes <= withheld.reserve_bytes:
+            reserve = f"{withheld.reserve_bytes / 2**30:.3g} GB that the system takes"
+            raise ClusterError(f"{part.title}: its memory is not more than the {reserve}", "give it more memory")
         return DeviceKind(**own | {"launch_overhead_s": rates.launch_s, "efficiency": rates.efficiency})
 
     def _like(self, part: Part) -> list[Part]:

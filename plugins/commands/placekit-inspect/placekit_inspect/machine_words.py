@@ -30,7 +30,9 @@ LANES = (1, 2, 4, 8, 16)
 LISTING = "placekit cluster kinds"
 _BOXES = re.compile(r"(?:([0-9]+)\s*(?:x|nodes?|boxes|box)?\s*(?:of)?\s*)?\(([^()]*)\)")
 _DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]*?)(?:\s+(pcie ?[\d.]+)(?:\s*x\s*([0-9]{1,4}))?)?")
-_MEMORY = re.compile(r"([0-9]{1,6})\s*gb\s+(ddr[45])-([0-9]{4,5})(?:\s*x\s*([0-9]{1,2}))?")
+_MEMORY = re.compile(r"([1-9][0-9]{0,5})\s*gb\s+(ddr[45])-([1-9][0-9]{3,4})(?:\s*x\s*([1-9][0-9]?))?")
+_LIKE_MEMORY = re.compile(r"(?:\d+ ?x ?)?\d+ ?gi?b\b.*|.*ddr.*")
+_LANES = re.compile(r"(.*[^\s\d].*?)\s+(x\s*[0-9]{1,4})")
 _LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
 
 
@@ -222,10 +224,16 @@ def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory 
 def _device(item: str, known: Parts) -> tuple[Devices, int]:
     """Read `2x rtx4090 pcie4 x8`: a kind with its slot, and the number of such devices."""
     found = _DEVICES.fullmatch(item)
+    if _LIKE_MEMORY.fullmatch(item) and not (found and _known(found[2], known.kinds)):
+        how = "write its size, type (ddr4 or ddr5), MT/s, and channels if they are not 2: 64gb ddr5-5600 x2"
+        raise ClusterError(f"{item!r} is no memory of the host", how)
     if not found:
         raise ClusterError(f"{item!r} is no device", f"a device is [N x] KIND [pcieN [xLANES]]; {HOW}")
     kind, pcie = _known(found[2], known.kinds), _known(found[3] or "", known.links)
     if kind is None:
+        if (slot := _LANES.fullmatch(found[2])) and _known(slot[1], known.kinds):
+            how = f"say which PCIe: {slot[1]} pcie4 {slot[2]}"
+            raise ClusterError(f"{slot[2]!r} of {slot[1]} are lanes of an unknown link", how)
         error = unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
         raise ClusterError(error.message, f"{error.hint}; or give your own figures: {found[2].strip()}{EXAMPLE}")
     if found[3] and pcie is None:

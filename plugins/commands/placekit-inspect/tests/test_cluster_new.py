@@ -197,6 +197,18 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
         ),
         ("rtx4090 pcie9 + rtx3060", "no link named 'pcie9'", "did you mean 'pcie5'?"),
         ("rtx4090 pcie4 x3", "pcie4 x3: PCIe has no such width", "lanes: 1, 2, 4, 8, 16"),
+        ("rtx4090 x16 + rtx3060", "'x16' of rtx4090 are lanes of an unknown link", "rtx4090 pcie4 x16"),
+        ("rtx4090 + 64gb ddr5", "'64gb ddr5' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + 64gb ddr5-5600 x0", "'64gb ddr5-5600 x0' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + 2x 32gb ddr5-5600", "'2x 32gb ddr5-5600' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + ddr5", "'ddr5' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + 0gb ddr5-5600", "'0gb ddr5-5600' is no memory of the host", "64gb ddr5-5600 x2"),
+        (
+            "rtx4090 + 4gb ddr5-5600",
+            "4 GB of DDR5-5600 (2 channels): its memory is not more than the 4 GB",
+            "more memory",
+        ),
+        ("mycard(0.5GB 9GB/s 8TFLOPS)", "mycard 0.5 GB: its memory is not more than the 0.875 GB that", "more memory"),
         ("rtx4090 + cpu + 64gb ddr5-5600", "a CPU and memory of the host", "leave out the CPU"),
         ("32gb ddr5-5600 + 32gb ddr5-5600", "two memories of the host", "give their sum"),
         (

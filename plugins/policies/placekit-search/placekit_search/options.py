@@ -58,7 +58,7 @@ class PortfolioOptions(Options):
         " placement (one run of layers for each device) is the result if its value is at most this share higher; 0: off",
     )
     simpler_within: float = Field(
-        0.01,
+        0.05,
         ge=0,
         description="on a simulated machine with hosts: a placement on fewer devices is the result if its value is at most this"
         " share higher, or no more than predictions of this kind are wrong (`placekit accuracy`); 0: off",

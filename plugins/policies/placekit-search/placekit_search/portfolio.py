@@ -19,6 +19,7 @@ from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
 from placekit_core import (
+    LEAST_GAIN,
     Best,
     Checkpoint,
     LearnablePolicy,
@@ -66,6 +67,10 @@ from placekit_search.starts import (
 from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
+LAUNCHING = (
+    0.1  # of a step that the host launches until so little before its end, a gain of so little is not worth a device
+)
+WIDEST = 0.25  # of a wider band, this much: most errors are common to two placements of one program
 START_SHARE = 0.2  # share of the budget that finding starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
 MIN_TRIES = 3  # how often policies with samples run if the budget is small and START_SHARE allows it
@@ -131,13 +136,14 @@ class Portfolio(ResumablePolicy):
             return None
         used = np.unique(task.problem.expand(evaluate.best.placement.device)[task.problem.graph.kernel])
         known = task.error_band(used.tolist())
-        band = 0.0 if known is None or known.error is None else known.error
-        within = max(within, band)
+        band = 0.0 if known is None or known.error is None else min(known.error, WIDEST)
+        last_s = task.problem.launched_s(task.problem.expand(evaluate.best.placement.device)).max(initial=0.0)
+        within = max(within, band, LAUNCHING if last_s >= fastest.value_s * (1 - LAUNCHING) else 0.0)
         found = on_fewer_devices(task, fastest.value_s * (1 + within))
         if found is None or not evaluate.prefer(found, within):
             return None
         more = evaluate.best.value_s / fastest.value_s - 1
-        if more <= 0:
+        if more < LEAST_GAIN:
             return found
         why = "no more than such predictions are wrong" if more <= band else "hardly more"
         evaluate.note(

@@ -53,7 +53,9 @@ def more_of_each(cluster: Cluster) -> list[Resource]:
             found.append(Resource(f"{who} has no launch overhead", _with(cluster, kind, launch_overhead_s=0.0)))
     if cluster.launchers.any:
         who = "the host launches" if len(cluster.hosts) == 1 else "the hosts launch"
-        found.append(Resource(f"{who} 2x as fast", _hosted(cluster, 0.5)))
+        found.append(Resource(f"{who} 2x as fast", _hosted(cluster, "launch_s")))
+    if cluster.launchers.handover_s.any():
+        found.append(Resource("hand-overs take half the time", _hosted(cluster, "handover_s", "graph_handover_s")))
     each = [(_link_name(cluster, i), [i]) for i in range(len(cluster.links))]
     every = [("all links", list(range(len(each))))] if len(each) > 1 else []
     for name, links in (*every, *(each if len(each) <= LINKS else [])):
@@ -110,11 +112,11 @@ def _with(cluster: Cluster, kind: str, **changes: Any) -> Cluster:
     return Cluster.parse(data, cluster.name)
 
 
-def _hosted(cluster: Cluster, factor: float) -> Cluster:
-    """The machine with the seconds per launch of all hosts multiplied."""
+def _hosted(cluster: Cluster, *names: str) -> Cluster:
+    """The machine with half of these seconds of all hosts."""
     data = cluster.model_dump()
     for host in data["hosts"]:
-        host["launch_s"] *= factor
+        host |= {name: 0.5 * host[name] for name in names}
     return Cluster.parse(data, cluster.name)
 
 
