@@ -16,7 +16,7 @@ from placekit_inspect.own_kinds import with_own_kinds
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
 are per direction. Latencies are nominal, unless a comment says where they come from. `efficiency` has the fractions
-of these peaks that operations reach, where they were measured; classes without a row have placekit's nominal ones.
+of these peaks that operations reach, where they were measured; classes without a row have the nominal ones.
 `placekit cluster profile` measures a machine that is at hand."""
 
 
