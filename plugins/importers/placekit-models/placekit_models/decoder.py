@@ -82,6 +82,7 @@ class Use:
         cache_bytes: of a number in the cache.
         flash: whether attention is one fused kernel.
         overlap: whether devices work on several micro-batches of a prompt at once.
+        room: tokens of each sequence for which the cache has room, if that is more than it holds.
         stage: layers on the last of several devices, whose queue of launches is limited; 0: it is not.
     """
 
@@ -96,6 +97,7 @@ class Use:
     flash: bool = True
     overlap: bool = True
     stage: int = 0
+    room: int = 0
 
 
 @dataclass
@@ -244,7 +246,7 @@ class _Program:
         outer.sources["token_embd"] = self.source(embedding.name, embedding.bytes, module=embedding.module)
         token = self.source("tokens", 4 * sum(p.tokens for p in passes) * self.use.batch, "input")
         for layer in layers:
-            self.sources(layer, passes[-1].past + passes[-1].tokens)
+            self.sources(layer, max(passes[-1].past + passes[-1].tokens, self.use.room))
         for key, tensor in outer.tensors.items():
             if key != "token_embd":
                 outer.sources[key] = self.source(tensor.name, tensor.bytes, module=tensor.module)

@@ -244,8 +244,9 @@ class Shape:
 
     def _network(self, hidden: int, width: int, suffix: str) -> Sizes:
         """Two or three matrices, the last one back to `hidden`."""
-        up: Sizes = {f"ffn_up{suffix}": (hidden, width * (1 + (self.fused and not suffix)))}
-        gate: Sizes = {} if self.plain or (self.fused and not suffix) else {f"ffn_gate{suffix}": (hidden, width)}
+        both = self.fused and not suffix and not self.plain
+        up: Sizes = {f"ffn_up{suffix}": (hidden, width * (2 if both else 1))}
+        gate: Sizes = {} if self.plain or both else {f"ffn_gate{suffix}": (hidden, width)}
         return gate | up | {f"ffn_down{suffix}": (width, hidden)}
 
     def small(self, layer: int) -> Sizes:
