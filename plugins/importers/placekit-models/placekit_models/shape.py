@@ -324,30 +324,19 @@ def shapes() -> dict[str, Shape]:
 
 
 def known(name: str) -> Shape | None:
-    """The shape of a model whose name, without its organisation, is that of a shape, or begins with it; None if none is."""
-    lower = name.lower().rpartition("/")[2]
-    found = {n.lower(): n for n in shapes()}
-    for end in [len(lower), *(i for i, letter in enumerate(lower) if letter == "-")]:
-        if lower[:end] in found and all(part in _SAME for part in lower[end:].strip("-").split("-") if part):
-            return shapes()[found[lower[:end]]]
-    return None
+    """The shape of a model by its name, without its organisation and words that change no shape (`Instruct`); None if unknown."""
+    found = shapes()
+    same = {_bare(n): n for n in found}
+    return found[same[_bare(name)]] if _bare(name) in same else None
 
 
-_SAME = {
-    "instruct",
-    "it",
-    "chat",
-    "base",
-    "thinking",
-    "gguf",
-    "hf",
-    "bf16",
-    "fp8",
-    "awq",
-    "2507",
-    "0528",
-    "0324",
-    "v0.1",
-    "v0.2",
-}
-"""Ends of names that change no shape."""
+def _bare(name: str) -> tuple[str, ...]:
+    words = name.lower().rpartition("/")[2].removeprefix("meta-").split("-")
+    return tuple(word for word in words if word not in SAME)
+
+
+SAME = {
+    "instruct", "it", "chat", "base", "thinking", "gguf", "hf", "bf16", "fp8", "awq", "gptq", "int4", "int8", "nvfp4", "4k", "8k",
+    "128k", "0324", "0528", "0905", "1124", "2501", "2507", "v0.1", "v0.2",
+}  # fmt: skip
+"""Words in names that change no shape."""

@@ -25,6 +25,7 @@ MAX_NUMBERS = 2**45
 HINT = "download the file again; from a .gguf file, only the header is read"
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+MAGIC = int.from_bytes(b"GGUF", "little")
 _BLOCK = 2**16
 
 
@@ -156,7 +157,7 @@ def _parts(path: Path) -> list[Path]:
 def _read(path: Path) -> Header:
     with reading(path, ImporterError, "GGUF file", HINT), path.open("rb", buffering=0) as file:
         cursor = _Cursor(file)
-        if cursor.data[cursor.need(4) : 4] != b"GGUF":
+        if cursor.number("I") != MAGIC:
             raise ValueError("it does not begin with GGUF")
         version, tensors, keys = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
         if version not in (2, 3):
@@ -190,6 +191,8 @@ def _read(path: Path) -> Header:
 def _tensor(cursor: _Cursor) -> tuple[Tensor, int]:
     """A tensor, and where its data begin, from the end of the header."""
     name, dimensions = cursor.text(MAX_NAME), cursor.number("I")
+    if not name or not name.isprintable():
+        raise ValueError(f"a tensor is called {name!r:.60}")
     if not 1 <= dimensions <= 4:
         raise ValueError(f"the tensor {name!r:.60} has {dimensions} dimensions")
     shape = tuple(cursor.number("Q") for _ in range(dimensions))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from placekit_core import Importer, ImporterError, Program
+from placekit_core import GraphError, Importer, ImporterError, Program, shortened
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.checkpoint.options import CheckpointOptions
 from placekit_models.checkpoint.sources import find
@@ -28,7 +28,10 @@ class CheckpointImporter(Importer):
             o.mode, o.context - 1 if o.mode == "decode" else 0, o.batch, prompt if o.mode == "prompt" else 1, o.ubatch,
             cache_bytes=1.0 if o.cache == "fp8" else bits_of(o.cache.upper()) / 8, flash=o.flash, room=o.context,
         )  # fmt: skip
-        graph = program(f"{checkpoint.name}.{o.mode}", checkpoint, use)
+        try:
+            graph = program(f"{checkpoint.name}.{o.mode}", checkpoint, use)
+        except (GraphError, OverflowError) as e:
+            raise ImporterError(f"{checkpoint.name} has sizes that no graph can hold: {shortened(str(e))}") from None
         layers = dict.fromkeys(
             t.module.partition(f".{t.layer}.")[0] + f".{t.layer}" for t in checkpoint.tensors if t.layer >= 0
         )

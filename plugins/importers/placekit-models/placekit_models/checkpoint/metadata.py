@@ -13,7 +13,8 @@ from placekit_models.shape import Checkpoint, Tensor
 
 MAX_LAYERS = 1000
 PERIODS = {
-    "gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "llama4": 4, "exaone4": 4, "olmo2": 4, "gemma-embedding": 6,
+    "gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "llama4": 4, "exaone4": 4, "olmo2": 4,
+    "gemma-embedding": 6,
 }  # fmt: skip
 """Architectures with windows where the header does not list the layers: the last of so many layers sees all tokens (llama.cpp,
 `set_swa_pattern`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,17 +11,21 @@ from typing import Any
 from placekit_models.shape import Checkpoint, Tensor
 
 STEMS = {
-    "mamba2": "backbone", "mamba": "backbone", "nemotron_h": "backbone", "nemotron_h_moe": "backbone", "gpt2": "transformer.h",
-    "falcon": "transformer.h", "starcoder": "transformer.h", "gptneox": "gpt_neox", "mpt": "transformer.blocks",
+    "mamba2": "backbone", "mamba": "backbone", "nemotron_h": "backbone", "nemotron_h_moe": "backbone",
+    "gpt2": "transformer.h", "falcon": "transformer.h", "starcoder": "transformer.h", "gptneox": "gpt_neox",
+    "mpt": "transformer.blocks",
 }  # fmt: skip
 """What paths of modules begin with, where that is not `model`."""
 PARTS = {
-    "jamba": ("self_attn", "feed_forward", "mamba"), "llama4": ("self_attn", "feed_forward"), "lfm2": ("feed_forward", "self_attn"),
+    "jamba": ("self_attn", "feed_forward", "mamba"), "llama4": ("self_attn", "feed_forward"),
+    "lfm2": ("feed_forward", "self_attn"),
     "granitehybrid": ("self_attn", "block_sparse_moe", "shared_mlp", "mamba"), "granitemoe": ("self_attn", "block_sparse_moe"),
     "falcon-h1": ("self_attn", "feed_forward", "mamba"), "minimax-m2": ("self_attn", "block_sparse_moe"),
 }  # fmt: skip
 """Modules of a layer, where they are not called `self_attn` and `mlp`."""
 USUAL = ("self_attn", "mlp", "linear_attn", "mixer", "mamba")
+ODD = re.compile(r"query_key_value|language_|dense_h_to_4h|\.w\d$|embedding$|pre_\w*norm")
+"""Names that few models have, where others are known."""
 TYPES = {
     "mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "qwen3_next": "qwen3next", "qwen3_moe": "qwen3moe",
     "qwen2_moe": "qwen2moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "gpt_oss": "gpt-oss", "cohere": "command-r",
@@ -46,17 +51,24 @@ def architecture_of(model_type: str) -> str:
 
 
 def with_modules(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with the modules of its tensors, those that are known."""
-    paths = {template: _path(names, checkpoint.architecture) for template, names in _names().items()}
+    """The checkpoint with the modules of its tensors; those that are unknown get one of their own in their layer."""
+    architecture = checkpoint.architecture
+    stem, parts = STEMS.get(architecture, "model"), (*PARTS.get(architecture, ()), *USUAL)
+    layers = stem if "." in stem else f"{stem}.layers"
+    paths = {template: _path(names, stem, parts) for template, names in _names().items()}
+    linear = ("linear_attn",) if any(t.key.startswith(("ssm_ba", "ssm_beta")) for t in checkpoint.tensors) else ()
+    recurrent = {template: _path(names, stem, (*linear, *parts[::-1])) for template, names in _names().items()}
+    attends = {t.layer for t in checkpoint.tensors if t.key == "attn_output"}
+    mixed = {t.layer for t in checkpoint.tensors if t.key == "ssm_out"} - attends
 
     def module(tensor: Tensor) -> str:
-        if tensor.module or not tensor.name:
+        if tensor.module:
             return tensor.module
         key = tensor.key.removesuffix(".bias")
-        found = paths.get(f"blk.{{bid}}.{key}" if tensor.layer >= 0 else key, "").format(bid=tensor.layer)
+        own = recurrent if key.startswith("ssm") or (key.startswith("attn_") and tensor.layer in mixed) else paths
+        found = own.get(f"blk.{{bid}}.{key}" if tensor.layer >= 0 else key, "").format(bid=tensor.layer)
         if not found and tensor.layer >= 0:
-            stem = STEMS.get(checkpoint.architecture, "model")
-            return f"{stem if '.' in stem else f'{stem}.layers'}.{tensor.layer}.{key.replace('.', '_')}"
+            return f"{layers}.{tensor.layer}.{key.replace('.', '_')}"
         # the experts of a layer are one module
         return found.rpartition(".")[0] if "exps" in key and found.rpartition(".")[0].endswith("experts") else found
 
@@ -70,20 +82,19 @@ def _names() -> dict[str, tuple[str, ...]]:
     from gguf.tensor_mapping import TensorNameMap
 
     tables = (TensorNameMap.mappings_cfg, TensorNameMap.block_mappings_cfg)
-    return {TENSOR_NAMES[tensor]: tuple(names) for table in tables for tensor, names in table.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for tensor, names in ((tensor, names) for table in tables for tensor, names in table.items()):
+        found[TENSOR_NAMES[tensor]] = (*found.get(TENSOR_NAMES[tensor], ()), *names)
+    return found
 
 
-def _path(names: Sequence[str], architecture: str) -> str:
-    """The module among `names` that an architecture has; empty if none looks like it."""
-    stem = STEMS.get(architecture, "model")
-    parts = (*PARTS.get(architecture, ()), *USUAL)
-    own = [n for n in names if n.startswith(f"{stem}.") and "layers.layers" not in n]
-    own += [n for n in names if n == "lm_head"]
+def _path(names: Sequence[str], stem: str, parts: Sequence[str]) -> str:
+    """The module among `names` that begins with `stem` and is in the first of `parts`; empty if none looks like it."""
+    own = [n for n in names if (n.startswith(f"{stem}.") and "layers.layers" not in n) or n == "lm_head"]
 
-    def rank(name: str) -> tuple[int, int, int]:
+    def rank(name: str) -> tuple[bool, bool, int, int]:
         part = next((p for p in name.split(".") if p in parts), "")
-        plain = not any(f".{odd}" in name for odd in ("query_key_value", "language_", "dense_h_to_4h"))
-        return parts.index(part) if part else len(parts), not plain, own.index(name)
+        return name != "lm_head", bool(ODD.search(name)), parts.index(part) if part else len(parts), own.index(name)
 
     return min(own, key=rank, default="")
 

@@ -17,16 +17,16 @@ from placekit_models.shape import Checkpoint, Tensor
 
 GGUF = {
     "f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q6_k": "Q6_K", "q5_k_m": "Q5_K", "q5_k_s": "Q5_K",
-    "q5_0": "Q5_0", "q5_1": "Q5_1", "q4_k_m": "Q4_K", "q4_k_s": "Q4_K", "q4_0": "Q4_0", "q4_1": "Q4_1", "iq4_xs": "IQ4_XS", "iq4_nl": "IQ4_NL",
-    "q3_k_l": "Q3_K", "q3_k_m": "Q3_K", "q3_k_s": "Q3_K", "q2_k": "Q2_K", "mxfp4_moe": "MXFP4",
+    "q5_0": "Q5_0", "q5_1": "Q5_1", "q4_k_m": "Q4_K", "q4_k_s": "Q4_K", "q4_0": "Q4_0", "q4_1": "Q4_1", "iq4_xs": "IQ4_XS",
+    "iq4_nl": "IQ4_NL", "q3_k_l": "Q3_K", "q3_k_m": "Q3_K", "q3_k_s": "Q3_K", "q2_k": "Q2_K", "mxfp4_moe": "MXFP4",
 }  # fmt: skip
 """The type of most tensors in each format of GGUF files."""
 PACKED = {
     "fp8": 8.002, "int8": 8.016, "awq": 4 + 20 / 128, "gptq": 4 + 20 / 128, "int4": 4 + 16 / 128, "nf4": 4.127, "mxfp4": 4.25,
     "nvfp4": 4.5,
 }  # fmt: skip
-"""Bits of a quantised number in other formats, scales included: one of 32 bits for 128 x 128 numbers (fp8), of 16 for a row (int8,
-of 1,000 numbers), one of 16 and a zero of 4 for 128 numbers (awq, gptq), one of 8 for 32 (mxfp4) or 16 (nvfp4)."""
+"""Bits of a quantised number in other formats, scales included: one of 32 bits for 128 x 128 numbers (fp8), of 16 for a row
+(int8, of 1,000 numbers), one of 16 and a zero of 4 for 128 numbers (awq, gptq), one of 8 for 32 (mxfp4) or 16 (nvfp4)."""
 KEPT = ("ffn_gate_inp", "altup", "laurel", "per_layer_model_proj", "position_embd", "indexer.k_proj", "indexer.q_proj")
 SMALLER = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "Q3_K": "Q4_0", "Q2_K": "Q4_0", "IQ4_XS": "IQ4_NL"}
 """The type for rows that are no multiple of 256."""

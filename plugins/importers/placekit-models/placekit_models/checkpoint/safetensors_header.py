@@ -21,6 +21,7 @@ COMPANIONS = re.compile(
     r"|weight_zero_point|weight_g_idx|blocks|(weight\.)?(absmax|quant_map|nested_\w+|quant_state\.\w+)|weight_global_scale)$"
 )
 """Ends of the names of tensors that hold a quantised matrix together."""
+FLOATS = ("F32", "F16", "BF16")
 TOWERS = re.compile(r"^(model\.)?(visual|vision\w*|audio\w*|multi_modal_projector|mm_\w+|mtp)\.")
 
 
@@ -68,7 +69,7 @@ def from_safetensors(files: list[Path], shape: Shape, folder: Path) -> Checkpoin
     own: dict[str, Tensor] = {}
     bytes_: dict[str, int] = {}
     left = 0
-    for name, (_, sizes, size) in read_safetensors(files).items():
+    for name, (type_, sizes, size) in read_safetensors(files).items():
         path = re.sub(r"^(model\.)?language_model\.(model\.)?(?!lm_head)", "model.", name)
         if TOWERS.match(name) or _layer(path) >= shape.layers:
             left += size
@@ -86,8 +87,9 @@ def from_safetensors(files: list[Path], shape: Shape, folder: Path) -> Checkpoin
             guess = (*guess[:2], max(count + 1, previous.shape[-1] if previous else 0))
         elif len(guess) == 3 and guess[1] == shape.hidden:
             guess = (guess[1], guess[0], guess[2])
-        if previous is None or math.prod(guess) > previous.numbers:
-            own[target] = Tensor(target, logical.get(target, guess), 16.0, module=module)
+        known = guess if type_ in FLOATS and not COMPANIONS.search(path) else logical.get(target, guess)
+        if previous is None or math.prod(known) > previous.numbers:
+            own[target] = Tensor(target, known, 16.0, module=module)
     _check(own, shape, folder)
     tensors = tuple(
         replace(t, bits=bytes_[name] * 8 / t.numbers) for name, t in own.items() if t.numbers > 0
@@ -124,8 +126,9 @@ def _check(tensors: dict[str, Tensor], shape: Shape, folder: Path) -> None:
             f"{folder} has no tensors of layer {lacking[0]}, and its configuration {shape.layers} layers", hint
         )
     embedding = tensors.get("token_embd.weight")
-    if embedding is None:
-        raise ImporterError(f"{folder} has no embedding of words among {len(tensors)} tensors", hint)
+    if embedding is None or embedding.shape[0] != shape.hidden:
+        wide = f"of width {shape.hidden} among {len(tensors)} tensors"
+        raise ImporterError(f"{folder} has no embedding of words {wide}", hint)
     for t in tensors.values():
         expected = shape.experts.count if shape.experts else 0
         if "exps" in t.key and t.matrix and (len(t.shape) != 3 or t.shape[2] != expected):

@@ -12,7 +12,7 @@ from placekit_core import ImporterError, parse_json, read_bytes, reading
 from placekit_models.checkpoint.config import shape_of
 from placekit_models.checkpoint.metadata import from_gguf
 from placekit_models.checkpoint.modules import with_modules
-from placekit_models.checkpoint.recipes import stored
+from placekit_models.checkpoint.recipes import PACKED, stored
 from placekit_models.checkpoint.safetensors_header import files_of, from_safetensors
 from placekit_models.shape import Checkpoint, known, shapes
 from placekit_models.shipped import shipped
@@ -24,6 +24,8 @@ METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "awq", "gptq": "gptq", "mxf
 def find(model: str, weights: str | None) -> Checkpoint:
     """The tensors of a model. Raises ImporterError that says what to put where."""
     name = model.removeprefix("hf:")
+    if not name or "\0" in name:
+        raise ImporterError("no model is named", "give checkpoint=hf:NAME, a folder with config.json, or a GGUF file")
     path = Path(os.path.expanduser(name))
     if name.endswith(".gguf"):
         if not path.is_file():
@@ -31,14 +33,13 @@ def find(model: str, weights: str | None) -> Checkpoint:
         return with_modules(_own(from_gguf(path), weights, name))
     if path.is_dir():
         return with_modules(_of_folder(path, weights))
-    if not name or "\0" in name:
-        raise ImporterError("no model is named", "give checkpoint=hf:NAME, a folder with config.json, or a GGUF file")
     shape = known(name)
     title = name.rpartition("/")[2]
     if shape is None:
         config, where = _configuration(name)
         shape, weights = shape_of(config, where), weights or _method(config)
-    return with_modules(stored(shape.whole(title), weights or "bf16"))
+    own = next((word for word in title.lower().split("-") if word in PACKED), "bf16")
+    return with_modules(stored(shape.whole(title), weights or own))
 
 
 def _own(checkpoint: Checkpoint, weights: str | None, name: str) -> Checkpoint:
