@@ -13,8 +13,8 @@ from placekit_models.shipped import SHAPES
 
 Sizes = dict[str, tuple[int, ...]]
 """Sizes of tensors by their short name: widths of input and output, and for experts the number of matrices."""
-ALONE = {"M": "a recurrence", "*": "attention", "-": "a network", "E": "experts"}
-"""Kinds of layers with one part instead of two."""
+ALONE = "M*-E"
+"""Kinds of layers with one part instead of two, see `Shape.pattern`."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,12 @@ class Shape:
         assert s is not None, "layers of kind l, b and M need `linear` or `ssm`"
         if s.heads:
             return {"ssm_in": (h, 2 * s.inner + 2 * s.groups * s.state + s.heads), "ssm_out": (s.inner, h)}
-        low = {"ssm_x": (s.inner, s.rank + 2 * s.state), "ssm_dt": (s.rank, s.inner)}
-        return {"ssm_in": (h, 2 * s.inner)} | low | {"ssm_out": (s.inner, h)}
+        return {
+            "ssm_in": (h, 2 * s.inner),
+            "ssm_x": (s.inner, s.rank + 2 * s.state),
+            "ssm_dt": (s.rank, s.inner),
+            "ssm_out": (s.inner, h),
+        }
 
     def _attention(self) -> Sizes:
         h, heads = self.hidden, self.heads
@@ -217,8 +221,9 @@ class Shape:
             }
         width, kv = heads * self.head, self.kv_heads * self.head
         q = width * (1 + self.gated)
-        apart: Sizes = {"attn_q": (h, q), "attn_k": (h, kv), "attn_v": (h, kv)}
-        return ({"attn_qkv": (h, q + 2 * kv)} if self.fused else apart) | {"attn_output": (width, h)}
+        if self.fused:
+            return {"attn_qkv": (h, q + 2 * kv), "attn_output": (width, h)}
+        return {"attn_q": (h, q), "attn_k": (h, kv), "attn_v": (h, kv), "attn_output": (width, h)}
 
     def mixture(self, layer: int) -> Experts | None:
         """The experts of a layer; None if it has none."""
@@ -251,9 +256,13 @@ class Shape:
 
     def small(self, layer: int) -> Sizes:
         """As `attention`, for norms and convolutions."""
-        two = self.kind(layer) not in ALONE
-        norms: Sizes = {"attn_norm": (self.hidden,)} | ({"ffn_norm": (self.hidden,)} if two else {})
-        return norms | ({"ssm_conv1d": (self._kernel, self._channels)} if self.kind(layer) in "lbM" else {})
+        kind = self.kind(layer)
+        found: Sizes = {"attn_norm": (self.hidden,)}
+        if kind not in ALONE:
+            found["ffn_norm"] = (self.hidden,)
+        if kind in "lbM":
+            found["ssm_conv1d"] = (self._kernel, self._channels)
+        return found
 
     @property
     def _kernel(self) -> int:

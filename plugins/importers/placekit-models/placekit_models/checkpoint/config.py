@@ -76,7 +76,7 @@ class _Fields:
 
 def shape_of(config: dict[str, Any], where: str) -> Shape:
     """The shape that a configuration describes. Raises ImporterError."""
-    inner = next((config[key] for key in NESTED if isinstance(config.get(key), dict)), {})
+    inner: dict[str, Any] = next((config[key] for key in NESTED if isinstance(config.get(key), dict)), {})
     data = {**config, **inner}
     type_ = data.get("model_type")
     type_ = type_ if isinstance(type_, str) else ""

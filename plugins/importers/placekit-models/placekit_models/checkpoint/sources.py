@@ -98,7 +98,7 @@ def _configuration(name: str) -> tuple[dict[str, Any], str]:
     raise ImporterError(
         f"no model {name!r} on this computer, and none is downloaded",
         f"{guess}put its config.json into a folder and give checkpoint=FOLDER, or give a GGUF file, of which the first"
-        f" megabytes are enough; in the package: {', '.join(shapes())}",
+        f" megabytes are enough; in the package: {', '.join(sorted(shapes(), key=str.lower))}",
     )
 
 
