@@ -327,7 +327,7 @@ class _Program:
         taken = {*mixing, ROUTER, *(key for own in networks.values() for key in own.values())}
         for key in [k for k in layer.matrices if k not in taken]:
             y = self.product(p, layer, key, [p.values])
-            p.values = self.small(p, layer, f"{key}_add", [p.values, y], hidden, 1)
+            p.values = self.small(p, layer, f"{key}_sum", [p.values, y], hidden, 1)
         if networks:
             norm = self.small(p, layer, "ffn_norm", [p.values], hidden, 2)
             ends = [self.network(p, layer, own, [norm]) for end, own in networks.items() if "exps" not in end]
@@ -373,10 +373,9 @@ class _Program:
         """A recurrence: it reads and writes its state, in float32; `n` launches."""
         rows, state = p.tokens * self.use.batch, self.checkpoint.state
         traffic = 2 * width * rows * ACTIVATION * 3 + 2 * state * ACTIVATION * self.use.batch
-        name = f"{layer.name}{'attn' if 'attn_qkv' in layer.tensors else 'ssm'}"
         return self.kernel(
-            p, name, "other", [*reads, layer.caches["state"]], width=width, flops=6.0 * rows * state, traffic=traffic, n=n,
-            module=_around(layer, *RECURRENT),
+            p, f"{layer.name}ssm", "other", [*reads, layer.caches["state"]], width=width, flops=6.0 * rows * state,
+            traffic=traffic, n=n, module=_around(layer, *RECURRENT),
         )  # fmt: skip
 
     def attend(self, p: _Pass, layer: _Layer, reads: list[int], width: int, n: float) -> int:
@@ -396,7 +395,7 @@ class _Program:
             expanded = sum(tensors[k].numbers for k in ("attn_kv_b", "attn_k_b", "attn_v_b") if k in tensors) // rank
             if p.tokens > 1:  # keys and values are expanded for all tokens
                 widths = layer.width("attn_q_b", "attn_q") + tensors["attn_output"].shape[0]
-                flops = 2.0 * rows * seen * widths + 2.0 * depth * rank * expanded
+                flops = 2.0 * rows * seen * widths + 2.0 * depth * rank * expanded * self.use.batch
             else:  # the projection is absorbed: attention works on what is cached
                 flops = 2.0 * rows * seen * heads * (rank + layer.cached)
         if not self.use.flash:

@@ -9,17 +9,22 @@ import random
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
+from placekit_models.checkpoint.gguf_header import Header
 from placekit_models.checkpoint.importer import CheckpointImporter
+from placekit_models.checkpoint.metadata import from_header
+from placekit_models.checkpoint.modules import architectures
 from placekit_models.checkpoint.options import CheckpointOptions
 from placekit_models.checkpoint.sources import find
-from placekit_models.shape import shapes
+from placekit_models.decoder import Use, program
+from placekit_models.shape import Checkpoint, Tensor, shapes
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
 from placekit_testing.speed import mostly_slow
@@ -95,6 +100,20 @@ def small(architecture: str = "llama", **more: Any) -> bytes:
     return gguf({"general.architecture": architecture} | values | words, outer | tensors)
 
 
+def quantised(folder: Path, config: dict[str, Any], names: Mapping[str, tuple[str, tuple[int, ...]]]) -> Path:
+    """A folder with tensors of the given types and sizes."""
+    header, offset = {}, 0
+    for name, (type_, shape) in names.items():
+        end = offset + {"BF16": 2, "F16": 2, "I32": 4, "F32": 4, "U8": 1, "F8_E4M3": 1}[type_] * math.prod(shape)
+        header[name] = {"dtype": type_, "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    data = json.dumps(header).encode()
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(data)) + data)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 def safetensors(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     """A folder with a mixture of experts: its configuration and its tensors, in 16 bits."""
     names = {"model.embed_tokens": (100, 64), "model.norm": (64,), "lm_head": (100, 64)}
@@ -105,16 +124,7 @@ def safetensors(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
         for e in range(4):
             names |= {f"{p}.mlp.experts.{e}.{k}_proj": (32, 64) for k in ("gate", "up")}
             names[f"{p}.mlp.experts.{e}.down_proj"] = (64, 32)
-    header, offset = {}, 0
-    for name, shape in names.items():
-        end = offset + 2 * math.prod(shape)
-        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    data = json.dumps(header).encode()
-    folder.mkdir(exist_ok=True)
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(data)) + data)
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    return quantised(folder, config, {f"{name}.weight": ("BF16", shape) for name, shape in names.items()})
 
 
 @pytest.mark.parametrize(("name", "weights"), PUBLISHED)
@@ -214,6 +224,94 @@ def test_a_folder_of_safetensors(tmp_path: Path) -> None:
     assert weights_of(load(folder, weights="q8_0")) < 1.2 * numbers
     (folder / "model.safetensors").unlink()
     assert weights_of(load(folder)) == pytest.approx(2 * numbers, rel=0.02)
+
+
+def made_up(key: str) -> tuple[int, ...]:
+    """Sizes for a tensor of any architecture, of width 64."""
+    if "norm" in key or key in ("attn_sinks", "exp_probs_b", "rope_freqs", "ssm_a", "ssm_d") or "lerp" in key:
+        return (64,)
+    if "exps" in key:
+        return (128, 64, 8) if "down" in key else (64, 128, 8)
+    fixed = {
+        "ssm_conv1d": (4, 128), "token_embd": (64, 500), "output": (64, 500), "attn_qkv": (64, 128), "attn_k_b": (16, 32, 4),
+        "attn_v_b": (32, 16, 4), "attn_kv_b": (32, 128), "attn_kv_a_mqa": (64, 40), "ffn_gate_inp": (64, 8), "ssm_out": (128, 64),
+    }  # fmt: skip
+    wide = (128, 64) if "down" in key else (64, 128) if key.startswith("ffn_") else (64, 64)
+    return fixed.get(key, wide)
+
+
+@pytest.mark.parametrize(
+    "architecture", mostly_slow(sorted(architectures()), ["qwen3next", "deepseek2", "gemma3n", "rwkv7"])
+)
+def test_every_architecture_of_llama_cpp_is_planned(architecture: str) -> None:
+    arch = next(a for a, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    names = [TENSOR_NAMES[t] for t in MODEL_TENSORS[arch] if "nextn" not in TENSOR_NAMES[t]]
+    if "token_embd" not in names or any(name.startswith(("enc.", "convnext")) for name in names):
+        pytest.skip("no decoder")
+    tensors = {name.format(bid=i): made_up(name.removeprefix("blk.{bid}.")) for name in names for i in (0, 1)}
+    about = {
+        "block_count": 2, "attention.head_count": 4, "expert_count": 8, "expert_used_count": 2, "ssm.inner_size": 128,
+        "ssm.state_size": 16, "ssm.conv_kernel": 4, "attention.sliding_window": 50,
+    }  # fmt: skip
+    values = {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in about.items()}
+    header = Header(values, tuple(Tensor(f"{name}.weight", size, 8.5) for name, size in tensors.items()), 0)
+    checkpoint = from_header(header, Path("made_up.gguf"))
+    for use in (Use(context=99), Use("prompt", tokens=700, flash=False)):
+        graph = program(architecture, checkpoint, use)
+        kernels = {name.partition("@")[0] for name in graph.op_name}
+        assert [
+            t.name for t in checkpoint.tensors if t.layer >= 0 and t.matrix and f"blk.{t.layer}.{t.key}" not in kernels
+        ] == []
+        read = {*graph.tensor_producer[graph.input_tensor].tolist()}
+        assert [graph.op_name[v] for v in np.flatnonzero(~graph.kernel) if v not in read] == []
+
+
+def test_projections_of_latent_attention_may_be_apart() -> None:
+    apart = {"attn_k_b": (16, 32, 4), "attn_v_b": (32, 16, 4)}
+    common: dict[str, tuple[int, ...]] = {"attn_q": (64, 4 * 24), "attn_kv_a_mqa": (64, 40), "attn_output": (64, 64)}
+
+    def attention(own: Mapping[str, tuple[int, ...]], use: Use) -> tuple[float, float]:
+        tensors = (Tensor(f"blk.0.{k}.weight", size, 16.0) for k, size in {**common, **own}.items())
+        graph = program("x", Checkpoint((Tensor("token_embd.weight", (64, 9), 16.0), *tensors), 1, heads=4), use)
+        assert graph.flops.sum() > 0
+        place = graph.op_name.index(f"blk.0.attn{'' if use.mode == 'decode' else '@0'}")
+        return float(graph.flops[place]), float(graph.bytes_accessed[place])
+
+    for use in (Use(context=99), Use("prompt", tokens=50)):
+        assert attention(apart, use) == attention({"attn_kv_b": (32, 4 * 32)}, use)
+
+
+def test_quantised_matrices_in_safetensors_are_one_tensor_each(tmp_path: Path) -> None:
+    dense = {k: v for k, v in CONFIG.items() if "experts" not in k} | {
+        "model_type": "qwen3",
+        "hidden_size": 128,
+        "head_dim": 32,
+    }
+    embedding = {"model.embed_tokens.weight": ("F16", (100, 128)), "lm_head.weight": ("F16", (100, 128))}
+    awq, fp8 = dict(embedding), dict(embedding)
+    for i in range(2):
+        name = f"model.layers.{i}.self_attn.q_proj"
+        awq |= {
+            f"{name}.qweight": ("I32", (128, 16)),
+            f"{name}.qzeros": ("I32", (1, 16)),
+            f"{name}.scales": ("F16", (1, 128)),
+        }
+        fp8 |= {f"{name}.weight": ("F8_E4M3", (128, 128)), f"{name}.weight_scale_inv": ("F32", (1, 1))}
+    for names, bytes_ in ((awq, 128 * 64 + 64 + 256), (fp8, 128 * 128 + 4)):
+        [tensor] = [t for t in find(str(quantised(tmp_path / "m", dense, names)), None).tensors if t.layer == 1]
+        assert (tensor.name, tensor.shape, tensor.bytes) == ("blk.1.attn_q.weight", (128, 128), bytes_)
+    experts = CONFIG | {"model_type": "gpt_oss"}
+    mxfp4: dict[str, tuple[str, tuple[int, ...]]] = {"model.embed_tokens.weight": ("BF16", (100, 64))}
+    for i in range(2):
+        name = f"model.layers.{i}.mlp.experts.gate_up_proj"
+        mxfp4 |= {
+            f"{name}_blocks": ("U8", (4, 64, 2, 16)),
+            f"{name}_scales": ("U8", (4, 64, 2)),
+            f"{name}_bias": ("BF16", (4, 64)),
+        }
+    [tensor, bias] = [t for t in find(str(quantised(tmp_path / "m", experts, mxfp4)), None).tensors if t.layer == 1]
+    assert (tensor.name, tensor.shape, tensor.bits) == ("blk.1.ffn_gate_up_exps.weight", (64, 64, 4), 4.25)
+    assert (tensor.module, bias.name) == ("model.layers.1.mlp.experts", "blk.1.ffn_gate_up_exps.bias")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ def from_header(header: Header, path: Path) -> Checkpoint:
         raise ImporterError(
             f"{path} has no embedding of words (token_embd.weight): it is {what}", "give the file of the model"
         )
+    if any(name.startswith("enc.") for name in tensors):
+        raise ImporterError(f"{path} has an encoder, and only decoders are planned from files", "give model=hf:NAME")
     hidden = get.number("embedding_length")
     if hidden and embedding.shape[0] != hidden:
         raise get.contradiction(f"embedding_length {hidden}", f"token_embd.weight, as wide as {embedding.shape[0]}")

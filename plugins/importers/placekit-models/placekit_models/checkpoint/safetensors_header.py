@@ -65,7 +65,9 @@ def from_safetensors(files: list[Path], shape: Shape, folder: Path) -> Checkpoin
     """The tensors of the files, with the hyperparameters of `shape`. Raises ImporterError if they contradict it."""
     plain = shape.whole(folder.name)
     logical = {t.name: t.shape for t in plain.tensors}
-    names = tensor_names(shape.architecture, shape.layers)
+    for name, (inputs, outputs, *rest) in [item for item in logical.items() if item[0].endswith("ffn_up_exps.weight")]:
+        logical[name.replace("up", "gate_up")] = (inputs, 2 * outputs, *rest)
+    names = tensor_names("", shape.layers) | tensor_names(shape.architecture, shape.layers)
     own: dict[str, Tensor] = {}
     bytes_: dict[str, int] = {}
     left = 0
@@ -79,7 +81,7 @@ def from_safetensors(files: list[Path], shape: Shape, folder: Path) -> Checkpoin
         if found is None:
             found = f"blk.{_layer(path)}.{base.rpartition(f'.{_layer(path)}.')[2]}" if _layer(path) >= 0 else base
         target = f"{found}{end}"
-        module = base.rpartition(".")[0] if base.rpartition(".")[0].endswith("experts") else base
+        module = base.rpartition(".")[0] if base.rpartition(".")[0].endswith(".experts") else base
         bytes_[target] = bytes_.get(target, 0) + size
         previous = own.get(target)
         guess = tuple(reversed(sizes)) or (1,)
