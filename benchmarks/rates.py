@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
-from placekit_models.decoder import Shape, Use, decoder
+from placekit_models.decoder import Use, decoder
+from placekit_models.shape import Shape
 
 from placekit_core import Cluster
 from placekit_core.contracts.costs import launches_of, roofline

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         FileModel as FileModel,
         parse_json as parse_json,
         parse_text as parse_text,
+        parse_yaml as parse_yaml,
         plain as plain,
         read_bytes as read_bytes,
         read_json as read_json,
@@ -148,7 +149,7 @@ _HOME = {
         "BackendError BudgetExhausted ClusterError ConfigError GraphError ImporterError NotApplicable "
         "PlacekitError PlacementError PluginError RunError shortened unknown"
     ),
-    "contracts.files": "FileModel parse_json parse_text plain read_bytes read_json reading write_atomically",
+    "contracts.files": "FileModel parse_json parse_text parse_yaml plain read_bytes read_json reading write_atomically",
     "contracts.graph": "PHASES Graph Labels",
     "contracts.graph_builder": "GraphBuilder",
     "contracts.graph_file": "load_graph save_graph",

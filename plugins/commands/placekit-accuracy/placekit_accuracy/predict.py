@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
-from placekit_models.decoder import Shape, Use, decoder
+from placekit_models.decoder import Use, decoder
+from placekit_models.shape import Shape
 from placekit_runtimes.llamacpp import gpu_of_layers
 
 from placekit_accuracy.rows import BITS, Row, shapes

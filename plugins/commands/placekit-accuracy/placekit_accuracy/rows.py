@@ -7,11 +7,9 @@ import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
-from placekit_models.decoder import Experts, Latent, Linear, Shape, Use
-
-from placekit_core.contracts.files import parse_yaml, read_bytes
+from placekit_models.decoder import Use
+from placekit_models.shape import Shape, shapes as read_shapes
 
 HERE = Path(__file__).parent
 BITS = {
@@ -178,9 +176,4 @@ def left_out() -> dict[str, int]:
 @cache
 def shapes() -> dict[str, Shape]:
     """The shapes of the models."""
-    parts: dict[str, Any] = {"experts": Experts, "latent": Latent, "linear": Linear}
-    data: dict[str, dict[str, Any]] = parse_yaml(read_bytes(HERE / "shapes.yaml"))
-    return {
-        name: Shape(**{key: parts[key](**value) if key in parts else value for key, value in values.items()})
-        for name, values in data.items()
-    }
+    return read_shapes()

@@ -1,9 +1,13 @@
-"""The program of a decoder as inference runtimes run it, from its hyperparameters alone.
+"""The program of a decoder as inference runtimes run it, from its tensors.
 
 llama.cpp and vLLM do not run the operations of transformers' Python code: they run one kernel per weight matrix, attention that
-reads its cache, and a few small kernels. `decoder` builds that program as a graph, without torch and in milliseconds. Operations
-have the names of tensors in GGUF files (`blk.3.ffn_up_exps`), and their weights add `.weight`, so that patterns of llama.cpp's
-`--override-tensor` select them.
+reads its cache, and a few small kernels. `program` builds that program as a graph, without torch and in milliseconds, from the
+list of tensors; `decoder` does from hyperparameters alone. Operations have the names of tensors in GGUF files
+(`blk.3.ffn_up_exps`), and their weights add `.weight`, so that patterns of llama.cpp's `--override-tensor` select them.
+
+What a tensor does follows from its name, for all architectures: tables below say which come before attention or a recurrence,
+and which after; names `ffn_gate`, `ffn_up` and `ffn_down` with one ending form a network; matrices with other names are products
+between the two additions of a layer.
 
 A program is one step: `decode` computes one token of each sequence, `context` tokens deep; `prompt` computes `tokens` tokens
 in micro-batches, each of which reads the cache that the ones before have filled.
@@ -12,14 +16,15 @@ in micro-batches, each of which reads the cache that the ones before have filled
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from placekit_core import Graph, GraphBuilder
+from placekit_models.shape import Checkpoint, Shape, Tensor
 
 LAUNCHES = 24
 """Kernels that a layer launches, the small ones included: llama.cpp of May 2024, whose kernels are not fused."""
@@ -48,145 +53,20 @@ queue four times as long (pull request 19042, January 2026). So that prompts of 
 MANY_LAUNCHES = {False: 43, True: 50}
 """Kernels of a layer for a micro-batch, counted in llama.cpp of May 2024: products convert their inputs and results, and unpack
 quantised weights (True)."""
-Sizes = dict[str, tuple[int, int]]
-"""Widths of input and output of matrices, by name."""
 ACTIVATION = 4
 """Bytes of an activation: float32, as in llama.cpp."""
-
-
-@dataclass(frozen=True)
-class Experts:
-    """Experts of a layer: how many, how many a token takes, their width, that of the shared one; the first `dense` layers
-    have an ordinary network of width `dense_width` instead."""
-
-    count: int
-    active: int
-    width: int
-    shared_width: int = 0
-    dense: int = 0
-    dense_width: int = 0
-
-    def distinct(self, tokens: int) -> float:
-        """The expected number of experts that `tokens` tokens take, if all are equally likely."""
-        return float(self.count * (1.0 - (1.0 - self.active / self.count) ** tokens))
-
-
-@dataclass(frozen=True)
-class Latent:
-    """Multi-head latent attention: ranks of queries (0: none) and of keys and values, and widths of a head."""
-
-    q_rank: int
-    kv_rank: int
-    rope: int
-    nope: int
-    value: int
-
-
-@dataclass(frozen=True)
-class Linear:
-    """Layers with a recurrent state in place of a cache (gated delta rule): heads of keys and of values, and their width."""
-
-    key_heads: int
-    value_heads: int
-    head: int
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Hyperparameters of a decoder.
-
-    Attributes:
-        ffn: width of the feed-forward network, unless there are `experts`.
-        tied: whether output and embedding share their matrix.
-        gated: whether attention has a gate on its output, as wide as the queries.
-        full_every: every so manieth layer has attention to all tokens; 0: all have. The others see the last `window`
-            tokens, or are `linear`.
-    """
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    vocab: int
-    ffn: int = 0
-    head: int = 128
-    tied: bool = False
-    gated: bool = False
-    experts: Experts | None = None
-    latent: Latent | None = None
-    linear: Linear | None = None
-    window: int = 0
-    full_every: int = 0
-
-    def is_full(self, layer: int) -> bool:
-        """Whether a layer attends to all tokens."""
-        return self.full_every == 0 or (layer + 1) % self.full_every == 0
-
-    def attention(self, layer: int) -> Sizes:
-        """Width of input and output of the matrices of a layer's attention, by name. `attn_output` is the last."""
-        h, heads = self.hidden, self.heads
-        if self.linear is not None and not self.is_full(layer):
-            k, v = self.linear.key_heads * self.linear.head, self.linear.value_heads * self.linear.head
-            rates = 2 * self.linear.value_heads
-            return {"attn_qkv": (h, 2 * k + v), "attn_gate": (h, v), "ssm_ba": (h, rates), "ssm_out": (v, h)}
-        if m := self.latent:
-            queries = heads * (m.nope + m.rope)
-            q = {"attn_q_a": (h, m.q_rank), "attn_q_b": (m.q_rank, queries)} if m.q_rank else {"attn_q": (h, queries)}
-            return q | {
-                "attn_kv_a_mqa": (h, m.kv_rank + m.rope),
-                "attn_kv_b": (m.kv_rank, heads * (m.nope + m.value)),
-                "attn_output": (heads * m.value, h),
-            }
-        width, kv = heads * self.head, self.kv_heads * self.head
-        return {
-            "attn_q": (h, width * (1 + self.gated)),
-            "attn_k": (h, kv),
-            "attn_v": (h, kv),
-            "attn_output": (width, h),
-        }
-
-    def network(self, layer: int) -> Sizes:
-        """As `attention`, for the feed-forward network without routed experts. `ffn_down...` comes last."""
-        e = self.experts
-        if e is None or layer < e.dense:
-            return _gated(self.hidden, e.dense_width if e else self.ffn, "")
-        router = {"ffn_gate_inp": (self.hidden, e.count)}
-        return router | (_gated(self.hidden, e.shared_width, "_shexp") if e.shared_width else {})
-
-    def routed(self, layer: int) -> Sizes:
-        """As `network`, for one routed expert."""
-        e = self.experts
-        return {} if e is None or layer < e.dense else _gated(self.hidden, e.width, "_exps")
-
-    @cached_property
-    def dense_weights(self) -> int:
-        """Number of weights outside of the routed experts, with the embedding."""
-        both = [m for i in range(self.layers) for m in (self.attention(i), self.network(i))]
-        own = sum(rows * columns for matrices in both for rows, columns in matrices.values())
-        return own + self.vocab * self.hidden * (1 if self.tied else 2)
-
-    @cached_property
-    def expert_weights(self) -> int:
-        """Number of weights of the routed experts."""
-        return sum(
-            self.experts.count * rows * columns
-            for i in range(self.layers) if self.experts for rows, columns in self.routed(i).values()
-        )  # fmt: skip
-
-    @property
-    def weights(self) -> int:
-        """Number of weights; norms are left out."""
-        return self.dense_weights + self.expert_weights
-
-    def cached(self, layer: int) -> int:
-        """Numbers that a layer caches for a token."""
-        if self.linear is not None and not self.is_full(layer):
-            return 0
-        return self.latent.kv_rank + self.latent.rope if self.latent else 2 * self.kv_heads * self.head
-
-
-def _gated(hidden: int, width: int, suffix: str) -> Sizes:
-    return {f"ffn_{part}{suffix}": (hidden, width) for part in ("gate", "up")} | {f"ffn_down{suffix}": (width, hidden)}
+MIXING = ("attn", "ssm", "shortconv", "time_mix", "indexer")
+"""Beginnings of the names of tensors of attention and of recurrences."""
+AFTER = ("attn_v_b", "attn_output", "attn_out", "ssm_out", "shortconv.out_proj", "time_mix_output")
+"""Matrices after the attention or the recurrence, in their order; the others come before it."""
+RECURRENT = ("ssm", "shortconv", "time_mix")
+BEFORE = {
+    "attn_q_b": "attn_q_a", "attn_kv_b": "attn_kv_a_mqa", "attn_k_b": "attn_q_b", "ssm_x": "ssm_in", "ssm_dt": "ssm_x",
+    "indexer.attn_q_b": "attn_q_a",
+}  # fmt: skip
+"""Matrices that read another one's result, not the layer's norm."""
+NETWORK = re.compile(r"ffn_(gate_up|gate|up|down)(?!_inp)(.*)")
+ROUTER = "ffn_gate_inp"
 
 
 @dataclass(frozen=True)
@@ -197,10 +77,12 @@ class Use:
         mode: `decode` computes one token of each of `batch` sequences; `prompt` computes `tokens` tokens of one sequence.
         context: tokens in the cache before this step.
         ubatch: most tokens of a micro-batch of a prompt.
-        bits, expert_bits: of a weight, scales included; of the routed experts where they differ.
+        bits, expert_bits: of a weight, scales included; of the routed experts where they differ. For `decoder` only:
+            tensors have their own.
         cache_bytes: of a number in the cache.
         flash: whether attention is one fused kernel.
         overlap: whether devices work on several micro-batches of a prompt at once.
+        room: tokens of each sequence for which the cache has room, if that is more than it holds.
         stage: layers on the last of several devices, whose queue of launches is limited; 0: it is not.
     """
 
@@ -215,6 +97,7 @@ class Use:
     flash: bool = True
     overlap: bool = True
     stage: int = 0
+    room: int = 0
 
 
 @dataclass
@@ -228,190 +111,324 @@ class _Pass:
 
 
 @dataclass
+class _Layer:
+    """A layer: its tensors by key, their sources, and its caches.
+
+    Attributes:
+        name: what its operations' names begin with; empty for the tensors outside of layers.
+        module: path of its module.
+        window: tokens that attention sees; 0: all.
+        sources, caches: tensors of the graph by key.
+        read: norms, biases and the like, by the key of the operation that reads them.
+    """
+
+    name: str
+    tensors: dict[str, Tensor]
+    module: str = ""
+    window: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
+    caches: dict[str, int] = field(default_factory=dict)
+    read: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def matrices(self) -> dict[str, Tensor]:
+        return {key: t for key, t in self.tensors.items() if t.matrix}
+
+    @property
+    def mixing(self) -> list[str]:
+        """Keys of the matrices of attention and recurrence."""
+        return [key for key in self.matrices if key.startswith(MIXING)]
+
+    @property
+    def recurrent(self) -> bool:
+        return any(key.startswith(RECURRENT) for key in self.tensors)
+
+    @property
+    def attends(self) -> bool:
+        return any(key.startswith(("attn_output", "attn_k", "attn_kv", "attn_v")) for key in self.mixing)
+
+    def networks(self) -> dict[str, dict[str, str]]:
+        """The networks by the end of their names (`_exps`): their matrices by `gate`, `up`, `down`."""
+        found: dict[str, dict[str, str]] = {}
+        for key in self.matrices:
+            if match := NETWORK.fullmatch(key):
+                found.setdefault(match[2], {})[match[1]] = key
+        return found
+
+    def reader(self, key: str) -> str:
+        """Key of the operation that reads a tensor which is no matrix: its own product, a norm, the recurrence, an addition."""
+        own, mixing = key.rpartition(".")[0] or key, bool(self.mixing)
+        if own in self.matrices or (own == "attn_norm" and mixing) or own == "ffn_norm":
+            return own
+        if key.startswith(MIXING) and mixing:
+            return "mix"
+        return "ffn_add" if self.networks() else "attn_add"
+
+    def width(self, *keys: str) -> int:
+        """Outputs of the first of these matrices that there is; 0 without any."""
+        return next((math.prod(self.tensors[k].shape[1:]) for k in keys if k in self.tensors), 0)
+
+    @property
+    def cached(self) -> int:
+        """Numbers that attention caches for a token."""
+        if not self.attends:
+            return 0
+        if "attn_kv_a_mqa" in self.tensors:
+            return self.width("attn_kv_a_mqa")
+        fused = self.width("attn_qkv") - self.inputs if "attn_qkv" in self.tensors else 0
+        return fused or self.width("attn_k") + self.width("attn_v", "attn_k")
+
+    @property
+    def inputs(self) -> int:
+        """Width of what attention returns: heads times the width of a head."""
+        return self.tensors["attn_output"].shape[0] if "attn_output" in self.tensors else self.width("attn_q")
+
+
+@dataclass
 class _Program:
     """Builds the graph."""
 
-    shape: Shape
+    checkpoint: Checkpoint
     use: Use
     b: GraphBuilder
     launches: list[float] = field(default_factory=list)
 
-    def source(self, name: str, bytes_: float, type_: str = "parameter") -> int:
+    def source(self, name: str, bytes_: float, type_: str = "parameter", module: str = "") -> int:
         """A source; returns its tensor."""
         self.launches.append(0.0)
-        return self.b.source(name, round(bytes_), op_type=type_, dtype="float16")
+        return self.b.source(name, round(bytes_), op_type=type_, dtype="float16", module=module)
 
     def kernel(
-        self, p: _Pass, name: str, kind: str, reads: list[int], *, width: int, flops: float, traffic: float, n: float = 1
+        self, p: _Pass, name: str, kind: str, reads: list[int], *, width: int, flops: float, traffic: float, n: float = 1,
+        module: str = "",
     ) -> int:  # fmt: skip
         """A kernel that writes `width` numbers per token; returns the tensor."""
         self.launches.append(n)
         out = p.tokens * self.use.batch * width * ACTIVATION
         return self.b.add(
             name + p.suffix, op_type=name.rpartition(".")[2], op_class=kind, dtype="float16", inputs=reads, outputs=[out],
-            flops=flops, bytes_accessed=traffic,
+            flops=flops, bytes_accessed=traffic, module=module,
         )[0]  # fmt: skip
 
-    def small(self, p: _Pass, name: str, reads: list[int], width: int, n: float, kind: str = "elementwise") -> int:
+    def small(self, p: _Pass, layer: _Layer, key: str, reads: list[int], width: int, n: float) -> int:
         """A small kernel, or `n` of them: each reads and writes the activations."""
         numbers = p.tokens * self.use.batch * width
+        kind = "normalization" if key.endswith("norm") else "elementwise"
+        module = layer.tensors[key].module if key in layer.tensors else layer.module
         return self.kernel(
-            p, name, kind, reads, width=width, flops=n * numbers, traffic=2 * n * numbers * ACTIVATION, n=n
-        )
-
-    def product(
-        self, p: _Pass, name: str, weight: int, size: tuple[int, int], reads: list[int], expert: bool = False
-    ) -> int:
-        """A kernel for a weight matrix, or for those of all experts of a layer."""
-        rows = p.tokens * self.use.batch
-        inputs, outputs = size
-        matrices, times, computed = 1.0, 1, float(rows)
-        if expert:
-            assert self.shape.experts is not None
-            matrices, times = self.shape.experts.distinct(rows), self.shape.experts.active
-            own = rows * times / matrices  # tokens of an expert
-            computed = rows * times if rows <= VECTOR else matrices * max(TILE, own + TILE / 2)
-        bits = self.bits(expert)
-        traffic = matrices * inputs * outputs * bits / 8 + rows * times * (inputs + outputs) * ACTIVATION
-        kind = "quantized_matmul" if bits <= SMALL_BITS else "inference_matmul"
-        return self.kernel(
-            p, name, kind, [*reads, weight], width=outputs * times, flops=2.0 * computed * inputs * outputs,
-            traffic=traffic,
+            p, layer.name + key, kind, [*reads, *layer.read.get(key, ())], width=width, flops=n * numbers,
+            traffic=2 * n * numbers * ACTIVATION, n=n, module=module,
         )  # fmt: skip
 
-    def bits(self, expert: bool) -> float:
-        """Bits of a weight."""
-        return self.use.expert_bits if expert and self.use.expert_bits is not None else self.use.bits
+    def product(self, p: _Pass, layer: _Layer, key: str, reads: list[int], name: str = "") -> int:
+        """A kernel for a weight matrix, or for those of all experts of a layer."""
+        tensor, rows = layer.tensors[key], p.tokens * self.use.batch
+        inputs, outputs = tensor.shape[0], math.prod(tensor.shape[1:])
+        matrices, times, computed = 1.0, 1, float(rows)
+        if "exps" in key and len(tensor.shape) > 2:
+            outputs, count = tensor.shape[1:]
+            times = self.checkpoint.active
+            matrices = distinct(count, times, rows)
+            own = rows * times / matrices  # tokens of an expert
+            computed = rows * times if rows <= VECTOR else matrices * max(TILE, own + TILE / 2)
+        traffic = matrices * inputs * outputs * tensor.bits / 8 + rows * times * (inputs + outputs) * ACTIVATION
+        kind = "quantized_matmul" if tensor.bits <= SMALL_BITS else "inference_matmul"
+        return self.kernel(
+            p, layer.name + (name or key), kind, [*reads, layer.sources[key], *layer.read.get(key, ())],
+            width=outputs * times, flops=2.0 * computed * inputs * outputs, traffic=traffic, module=tensor.module,
+        )  # fmt: skip
 
     def build(self, passes: list[_Pass]) -> Graph:
         """The graph: all sources, then one micro-batch after the other."""
-        s, per_weight = self.shape, self.use.bits / 8
-        embedding = self.source("token_embd.weight", s.vocab * s.hidden * per_weight)
+        outer, layers = self.layers()
+        embedding, head = outer.tensors["token_embd"], outer.tensors.get("output", outer.tensors["token_embd"])
+        hidden = embedding.shape[0]
+        outer.sources["token_embd"] = self.source(embedding.name, embedding.bytes, module=embedding.module)
         token = self.source("tokens", 4 * sum(p.tokens for p in passes) * self.use.batch, "input")
-        layers = [self.sources(layer, passes[-1].past + passes[-1].tokens) for layer in range(s.layers)]
-        head = embedding if s.tied else self.source("output.weight", s.vocab * s.hidden * per_weight)
+        for layer in layers:
+            self.sources(layer, max(passes[-1].past + passes[-1].tokens, self.use.room))
+        for key, tensor in outer.tensors.items():
+            if key != "token_embd":
+                outer.sources[key] = self.source(tensor.name, tensor.bytes, module=tensor.module)
+        outer.read["output_norm"] = [i for k, i in outer.sources.items() if k.startswith("output_norm")]
+        rest = [i for k, i in outer.sources.items() if k not in ("token_embd", "output") and "output_norm" not in k]
         done: list[list[int]] = []  # of each micro-batch, the tensors after each layer
         for p in passes:
-            before = self.awaited(done)
-            read = p.tokens * self.use.batch * s.hidden * (per_weight + ACTIVATION)
+            before = self.awaited(done, layers)
+            read = p.tokens * self.use.batch * hidden * (embedding.bits / 8 + ACTIVATION)
             p.values = self.kernel(
-                p, "token_embd", "embedding", [embedding, token, *before], width=s.hidden, flops=0, traffic=read
-            )
+                p, "token_embd", "embedding", [outer.sources["token_embd"], token, *rest, *before], width=hidden, flops=0,
+                traffic=read, module=embedding.module,
+            )  # fmt: skip
             done.append([])
-            for layer, weights in enumerate(layers):
-                self.layer(p, layer, weights)
+            for layer in layers:
+                self.layer(p, layer, hidden)
                 done[-1].append(p.values)
         last = passes[-1]
         last.tokens = 1  # of a prompt, only the last token is sampled
-        x = self.small(last, "output_norm", [last.values], s.hidden, 1, "normalization")
-        self.product(last, "output", head, (s.hidden, s.vocab), [x])
+        x = self.small(last, outer, "output_norm", [last.values], hidden, 1)
+        self.product(last, outer, head.key, [x], "output")
         self.b.columns["launches"] = np.asarray(self.launches)
         return self.b.build()
 
-    def awaited(self, done: list[list[int]]) -> list[int]:
+    def layers(self) -> tuple[_Layer, list[_Layer]]:
+        """The tensors outside of layers, and the layers."""
+        outer, found = _Layer("", {}), [_Layer(f"blk.{i}.", {}) for i in range(self.checkpoint.layers)]
+        for tensor in self.checkpoint.tensors:
+            own = outer if tensor.layer < 0 else found[tensor.layer]
+            own.tensors[tensor.key] = tensor
+        for i, layer in enumerate(found):
+            paths = (re.match(rf"(?:[^.]+\.)*?{i}(?=\.)", t.module) for t in layer.tensors.values())
+            layer.module = next((path[0] for path in paths if path), "")
+            layer.window = self.checkpoint.window(i)
+        return outer, found
+
+    def awaited(self, done: list[list[int]], layers: Sequence[_Layer]) -> list[int]:
         """The tensor that the next micro-batch waits for, if any: devices do not overlap, or the queue of the last is full."""
         if not self.use.overlap:
             return [done[-1][-1]] if done else []
         if not self.use.stage:
             return []
-        launches = self.use.stage * MANY_LAUNCHES[self.use.bits <= SMALL_BITS]
+        bits = next((t.bits for layer in layers for t in layer.matrices.values()), 16.0)
+        launches = self.use.stage * MANY_LAUNCHES[bits <= SMALL_BITS]
         number = len(done) - QUEUE / launches  # on the last device, micro-batches are finished up to here
         whole = math.floor(number)
-        layer = self.shape.layers - self.use.stage + math.floor((number - whole) * self.use.stage)
+        layer = len(layers) - self.use.stage + math.floor((number - whole) * self.use.stage)
         return [done[whole][layer]] if whole >= 0 else []
 
-    def sources(self, layer: int, depth: int) -> dict[str, int]:
-        """The weights and the cache of a layer: their tensors by name."""
-        s, name, routed = self.shape, f"blk.{layer}.", self.shape.routed(layer)
-        found = {}
-        for key, (rows, columns) in (s.attention(layer) | s.network(layer) | routed).items():
-            experts = s.experts.count if s.experts and key in routed else 1
-            found[key] = self.source(f"{name}{key}.weight", experts * rows * columns * self.bits(key in routed) / 8)
-        if not s.is_full(layer) and s.window:
-            depth = min(depth, s.window)
-        kept = s.cached(layer) * depth * self.use.cache_bytes or self.state_bytes
-        return found | {"cache": self.source(f"{name}cache", kept * self.use.batch, "buffer")}
+    def sources(self, layer: _Layer, depth: int) -> None:
+        """The weights, the cache and the state of a layer."""
+        c = self.checkpoint
+        for key, tensor in layer.tensors.items():
+            layer.sources[key] = self.source(tensor.name, tensor.bytes, module=tensor.module)
+            if not tensor.matrix:
+                layer.read.setdefault(layer.reader(key), []).append(layer.sources[key])
+        if layer.attends:
+            kept = layer.cached * (min(depth, layer.window) if layer.window else depth) * self.use.cache_bytes
+            layer.caches["cache"] = self.source(
+                f"{layer.name}cache", kept * self.use.batch, "buffer", _around(layer, "attn")
+            )
+        if layer.recurrent:
+            kept = (c.state + c.convolution) * 4
+            layer.caches["state"] = self.source(
+                f"{layer.name}state", kept * self.use.batch, "buffer", _around(layer, *RECURRENT)
+            )
 
-    def layer(self, p: _Pass, layer: int, weights: dict[str, int]) -> None:
-        """A layer of one micro-batch."""
-        s, name = self.shape, f"blk.{layer}."
-        attention, network, routed = s.attention(layer), s.network(layer), s.routed(layer)
-        mixing = LAUNCHES - len(attention) - 3 - 2 - 6  # a gated network, its activation; norms and additions
-        mixing += (ROUTING + s.experts.active if routed and s.experts else 0) + (LATENT if s.latent else 0)
-        x = p.values
-        norm = self.small(p, f"{name}attn_norm", [x], s.hidden, 2, "normalization")
-        *inner, (last, size) = attention.items()
-        mixed = self.mix(p, layer, [*self.inner(p, name, inner, weights, norm), weights["cache"]], size[0], mixing)
-        y = self.product(p, f"{name}{last}", weights[last], size, [mixed])
-        x = self.small(p, f"{name}attn_add", [x, y], s.hidden, 1)
-        norm = self.small(p, f"{name}ffn_norm", [x], s.hidden, 2, "normalization")
-        ends = [self.branch(p, name, network, weights, norm, ())] if set(network) != {"ffn_gate_inp"} else []
-        if routed:
-            gate = "ffn_gate_inp"
-            choice = self.product(p, name + gate, weights[gate], network[gate], [norm])
-            ends.append(self.branch(p, name, routed, weights, norm, (choice,)))
-        p.values = self.small(p, f"{name}ffn_add", [x, *ends], s.hidden, 1)
+    def layer(self, p: _Pass, layer: _Layer, hidden: int) -> None:
+        """A layer of one micro-batch: attention or a recurrence or both, other matrices, networks, each added to its input."""
+        mixing, networks = layer.mixing, layer.networks()
+        routed = "_exps" in networks
+        n = LAUNCHES - len(mixing) - 3 - 2 - 6  # a gated network, its activation; norms and additions
+        n += (ROUTING + self.checkpoint.active if routed else 0) + (LATENT if "attn_kv_a_mqa" in layer.tensors else 0)
+        if mixing:
+            norm = self.small(p, layer, "attn_norm", [p.values], hidden, 2)
+            ends = self.mix(p, layer, mixing, norm, max(n, 1))
+            p.values = self.small(p, layer, "attn_add", [p.values, *ends], hidden, 1)
+        taken = {*mixing, ROUTER, *(key for own in networks.values() for key in own.values())}
+        for key in [k for k in layer.matrices if k not in taken]:
+            y = self.product(p, layer, key, [p.values])
+            p.values = self.small(p, layer, f"{key}_sum", [p.values, y], hidden, 1)
+        if networks:
+            norm = self.small(p, layer, "ffn_norm", [p.values], hidden, 2)
+            ends = [self.network(p, layer, own, [norm]) for end, own in networks.items() if "exps" not in end]
+            experts = [own for end, own in networks.items() if "exps" in end]
+            if experts and ROUTER in layer.matrices:
+                choice = [norm, self.product(p, layer, ROUTER, [norm])]
+                ends += [self.network(p, layer, own, choice) for own in experts]
+            p.values = self.small(p, layer, "ffn_add", [p.values, *ends], hidden, 1)
 
-    def inner(
-        self, p: _Pass, name: str, matrices: list[tuple[str, tuple[int, int]]], weights: dict[str, int], norm: int
-    ) -> list[int]:
-        """The products between the norm and the attention; those of low rank follow one another."""
-        found: dict[str, int] = {}
-        for key, size in matrices:
-            before = {"attn_q_b": "attn_q_a", "attn_kv_b": "attn_kv_a_mqa"}.get(key)
-            reads = [found.pop(before)] if before else [norm]
-            found[key] = self.product(p, name + key, weights[key], size, reads)
-        return list(found.values())
+    def network(self, p: _Pass, layer: _Layer, parts: dict[str, str], reads: list[int]) -> int:
+        """A network: one or two products, their activation, a product back."""
+        first = [key for part, key in parts.items() if part != "down"]
+        done = [self.product(p, layer, key, reads) for key in first] or reads
+        if "down" not in parts:
+            return done[-1]
+        down = parts["down"]
+        times = self.checkpoint.active if "exps" in down else 1
+        act = re.sub("down", "act", down)
+        values = self.small(p, layer, act, done, layer.tensors[down].shape[0] * times, 2)
+        return self.product(p, layer, down, [values])
 
-    def branch(
-        self, p: _Pass, name: str, matrices: Sizes, weights: dict[str, int], norm: int, choice: tuple[int, ...]
-    ) -> int:
-        """A gated network: two products, their activation, a product."""
-        gate, up, down = (key for key in matrices if key != "ffn_gate_inp")
-        expert = gate.endswith("_exps")
-        times = self.shape.experts.active if expert and self.shape.experts else 1
-        first = [self.product(p, name + k, weights[k], matrices[k], [norm, *choice], expert) for k in (gate, up)]
-        act = self.small(p, f"{name}{gate.replace('gate', 'act')}", first, matrices[down][0] * times, 2)
-        return self.product(p, name + down, weights[down], matrices[down], [act], expert)
+    def mix(self, p: _Pass, layer: _Layer, mixing: list[str], norm: int, n: float) -> list[int]:
+        """Attention, a recurrence, or both, with the matrices before and after; returns the results."""
+        done: dict[str, int] = {}
+        for key in (k for k in mixing if k not in AFTER):
+            before = BEFORE.get(key, "")
+            done[key] = self.product(p, layer, key, [done.pop(before) if before in done else norm])
+        parts = [part for part in ("attn", "ssm") if (layer.attends if part == "attn" else layer.recurrent)] or ["attn"]
+        ends = []
+        for part in parts:
+            mine = [k for k in (*done, *AFTER) if len(parts) == 1 or k.startswith("attn") == (part == "attn")]
+            reads = [*(done[k] for k in mine if k in done), *(layer.read.get("mix", ()) if part == parts[-1] else ())]
+            after = [k for k in mine if k in layer.matrices and k in AFTER]
+            width = layer.tensors[after[-1]].shape[0] if after else layer.width(*mixing)
+            work = self.attend if part == "attn" and layer.attends else self.recur
+            value = work(p, layer, reads, width, n / len(parts))
+            for key in after:
+                value = self.product(p, layer, key, [value])
+            ends.append(value)
+        return ends
 
-    @property
-    def state_bytes(self) -> float:
-        """Of the recurrent state of a layer, in float32."""
-        linear = self.shape.linear
-        return linear.value_heads * linear.head**2 * 4 if linear else 0
+    def recur(self, p: _Pass, layer: _Layer, reads: list[int], width: int, n: float) -> int:
+        """A recurrence: it reads and writes its state, in float32; `n` launches."""
+        rows, state = p.tokens * self.use.batch, self.checkpoint.state
+        traffic = 2 * width * rows * ACTIVATION * 3 + 2 * state * ACTIVATION * self.use.batch
+        return self.kernel(
+            p, f"{layer.name}ssm", "other", [*reads, layer.caches["state"]], width=width, flops=6.0 * rows * state,
+            traffic=traffic, n=n, module=_around(layer, *RECURRENT),
+        )  # fmt: skip
 
-    def mix(self, p: _Pass, layer: int, reads: list[int], width: int, n: float) -> int:
-        """Attention with its rotary embedding, or the recurrence of a linear layer: `n` launches."""
-        s, rows, name = self.shape, p.tokens * self.use.batch, f"blk.{layer}.attn"
-        passes = 2 * width * rows * ACTIVATION * 3  # queries, keys, values: rotated and stored
-        if s.linear is not None and not s.is_full(layer):
-            work = 6.0 * rows * s.linear.value_heads * s.linear.head**2
-            traffic = passes + 2 * self.state_bytes * self.use.batch
-            return self.kernel(p, name, "other", reads, width=width, flops=work, traffic=traffic, n=n)
+    def attend(self, p: _Pass, layer: _Layer, reads: list[int], width: int, n: float) -> int:
+        """Attention with its rotary embedding: it reads the cache; `n` launches."""
+        rows, tensors, heads = p.tokens * self.use.batch, layer.tensors, self.checkpoint.heads
         depth = p.past + p.tokens
         seen = p.past + (p.tokens + 1) / 2  # by the average token
-        if not s.is_full(layer) and s.window:
-            depth, seen = min(depth, s.window + p.tokens), min(seen, s.window)
+        if layer.window:
+            depth, seen = min(depth, layer.window + p.tokens), min(seen, layer.window)
         if not self.use.flash and p.tokens > 1:
             seen = depth  # the masked half is computed, too
-        flops = 2.0 * rows * seen * s.heads * 2 * s.head
-        cache = s.cached(layer) * depth * self.use.cache_bytes * self.use.batch
-        if m := s.latent:
+        flops = 2.0 * rows * seen * 2 * layer.inputs
+        cache = layer.cached * depth * self.use.cache_bytes * self.use.batch
+        if "attn_kv_a_mqa" in tensors:
+            key = next(k for k in ("attn_kv_b", "attn_v_b", "attn_kv_a_mqa") if k in tensors)
+            rank = tensors[key].shape[0]
+            expanded = sum(tensors[k].numbers for k in ("attn_kv_b", "attn_k_b", "attn_v_b") if k in tensors) // rank
             if p.tokens > 1:  # keys and values are expanded for all tokens
-                flops = 2.0 * rows * seen * s.heads * (m.nope + m.rope + m.value)
-                flops += 2.0 * depth * m.kv_rank * s.heads * (m.nope + m.value)
+                widths = layer.width("attn_q_b", "attn_q") + tensors["attn_output"].shape[0]
+                flops = 2.0 * rows * seen * widths + 2.0 * depth * rank * expanded * self.use.batch
             else:  # the projection is absorbed: attention works on what is cached
-                flops = 2.0 * rows * seen * s.heads * (2 * m.kv_rank + m.rope)
+                flops = 2.0 * rows * seen * heads * (rank + layer.cached)
         if not self.use.flash:
-            cache = UNFUSED * cache if p.tokens == 1 else cache + SCORES * s.heads * rows * depth * ACTIVATION
-        return self.kernel(p, name, "attention", reads, width=width, flops=flops, traffic=passes + cache, n=n)
+            scores = SCORES * (heads or layer.inputs // 128) * rows * depth * ACTIVATION
+            cache = UNFUSED * cache if p.tokens == 1 else cache + scores
+        return self.kernel(
+            p, f"{layer.name}attn", "attention", [*reads, layer.caches["cache"]], width=width, flops=flops,
+            traffic=2 * width * rows * ACTIVATION * 3 + cache, n=n, module=_around(layer, "attn"),
+        )  # fmt: skip
+
+
+def _around(layer: _Layer, *begins: str) -> str:
+    """The module around the last matrix whose key begins so: that of attention."""
+    paths = [t.module for key, t in layer.matrices.items() if key.startswith(begins) and "." in t.module]
+    return paths[-1].rpartition(".")[0] if paths else layer.module
+
+
+def distinct(count: int, active: int, tokens: int) -> float:
+    """The expected number of `count` experts that `tokens` tokens take, if all are equally likely."""
+    return float(count * (1.0 - (1.0 - active / count) ** tokens))
 
 
 def decoder(name: str, shape: Shape, use: Use) -> Graph:
+    """The graph of a decoder from its hyperparameters, with the bits of `use`."""
+    expert = use.bits if use.expert_bits is None else use.expert_bits
+    return program(name, shape.checkpoint(lambda key: expert if key.endswith("_exps") else use.bits), use)
+
+
+def program(name: str, checkpoint: Checkpoint, use: Use) -> Graph:
     """The graph of a decoder. Its attributes say what it is: `program` is `decoder`, `mode`, `batch` and `context`."""
     b = GraphBuilder(name)
     b.attributes = {"program": "decoder", "mode": use.mode, "batch": use.batch, "context": use.context}
-    return _Program(shape, use, b).build(list(_passes(use)))
+    return _Program(checkpoint, use, b).build(list(_passes(use)))
 
 
 def _passes(use: Use) -> Iterator[_Pass]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from placekit_models.decoder import Experts, Latent, Linear, Shape, Use, decoder
+from placekit_models.decoder import Use, decoder
+from placekit_models.shape import Experts, Latent, Linear, Shape
 
 from placekit_core import Graph
 
@@ -76,15 +77,15 @@ def test_latent_attention_reads_the_compressed_cache() -> None:
 
 
 def test_windows_and_recurrent_layers_have_small_caches() -> None:
-    window = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head=16, ffn=128, vocab=100, window=10, full_every=2)
+    window = Shape(layers=4, hidden=64, heads=4, kv_heads=2, head=16, ffn=128, vocab=100, window=10, pattern="wa")
     graph = decoder("window", window, Use(context=99))
     cached = [graph.persistent_bytes[of(graph, f"blk.{i}.cache")] for i in range(4)]
     assert cached == [10 * 64 * 2, 100 * 64 * 2] * 2
     linear = Shape(
-        layers=2, hidden=64, heads=4, kv_heads=2, head=16, ffn=128, vocab=100, linear=Linear(2, 4, 16), full_every=2
+        layers=2, hidden=64, heads=4, kv_heads=2, head=16, ffn=128, vocab=100, linear=Linear(2, 4, 16), pattern="la"
     )
     graph = decoder("linear", linear, Use(context=99))
-    assert graph.persistent_bytes[of(graph, "blk.0.cache")] == 4 * 16 * 16 * 4
+    assert graph.persistent_bytes[of(graph, "blk.0.state")] == (4 * 16 * 16 + 3 * 128) * 4
     assert "blk.0.ssm_out" in graph.op_name
     assert "blk.1.attn_output" in graph.op_name
 
