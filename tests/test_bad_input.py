@@ -282,4 +282,4 @@ def test_python_code_and_launchers_that_are_missing_have_a_hint(placekit: Run) -
 
 def test_a_name_that_is_given_as_a_file(placekit: Run) -> None:
     pytest.importorskip("placekit_torch", reason="an importer that takes names")
-    fails(placekit("run", "no.py:make"), "did you mean model=no.py:make?")
+    fails(placekit("run", "no.py:make"), "model=no.py:make?")

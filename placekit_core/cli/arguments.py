@@ -73,8 +73,9 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
         raise ConfigError(f"{' and '.join(named)} both say what is placed", "give one of them")
     if given and not importer and not chosen and "experiment" not in values:
         key, value = next(iter(given.items()))
-        first = owners[key][0].shorthand[0]
-        raise ConfigError(f"{key}={value} without {first}=", f"give {first}=NAME, or importer.{key}={value}")
+        first = [c.shorthand[0] for c in owners[key]]
+        without, give = (" or ".join(f"{name}={what}" for name in first) for what in ("", "NAME"))
+        raise ConfigError(f"{key}={value} without {without}", f"give {give}, or importer.{key}={value}")
     own = [f"importer={importer}", *(f"importer.path={quoted(file)}" for file in files)] if importer else []
     if component is not None and not re.search("['\"()]", value := given[component.shorthand[0]]):
         # a name may have characters that Hydra reads, as in hf:x; a sweep has several, between commas

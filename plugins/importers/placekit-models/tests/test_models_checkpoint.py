@@ -143,13 +143,15 @@ def test_every_shape_has_modules_and_a_decode_step(name: str) -> None:
     assert (graph.persistent_bytes[graph.op_type.is_value("buffer")] > 0).any()
 
 
-def test_a_large_model_takes_two_seconds_and_no_torch() -> None:
+def test_a_large_model_takes_little_memory_and_no_torch() -> None:
     code = (
-        "import resource, sys, time; begin = time.perf_counter()\n"
+        "import re, sys; from pathlib import Path\n"
         "from placekit_core import load_programs\n"
         "load_programs(checkpoint='hf:deepseek-ai/DeepSeek-V3', weights='q4_k_m', context=32768)\n"
         "assert 'torch' not in sys.modules\n"
-        "assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 300 * 1024"
+        # not `ru_maxrss`, which begins with that of the process before `exec`
+        "peak = re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())\n"
+        "assert int(peak[1]) < 300 * 1024"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
