@@ -240,7 +240,8 @@ def main() -> int:
         import transformers
 
         versions = ", ".join(f"{m.__name__} {m.__version__}" for m in (transformers, diffusers, timm))
-        head = [f"`python benchmarks/architectures.py --write`, {versions}.", "", *table, ""]
+        about = f"`python benchmarks/architectures.py --write`, {versions}."
+        head = ["# Architectures that import", "", about, "", *table, ""]
         rest = ["Not imported:", "", "| model | mode | error |", "|---|---|---|", *failed, ""] if failed else []
         RESULTS.write_text("\n".join([*head, *rest]), encoding="utf-8")
     return 0

@@ -425,9 +425,8 @@ def main() -> int:
         import transformers
 
         head = f"`python benchmarks/formulas.py --write`, transformers {transformers.__version__}"
-        RESULTS.write_text(
-            "\n".join([f"{head}: imported (difference from the formula).\n", *lines, ""]), encoding="utf-8"
-        )
+        about = ["# Models against formulas by hand", "", f"{head}: imported (difference from the formula).", ""]
+        RESULTS.write_text("\n".join([*about, *lines, ""]), encoding="utf-8")
     return int(bool(wrong))
 
 

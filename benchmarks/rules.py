@@ -6,7 +6,8 @@
 
 There is a table for each objective and workload, with a row for each policy. A cell has milliseconds, and how far they are above
 the best value of the column. The line `proven` is a lower bound. `no room`: the rule's placement does not fit in
-memory. `refused`: the tool would not place this model on this machine.
+memory. `host memory`: the tool would keep weights in a host's memory, which the machine does not describe. `refused`: the tool
+would not place this model on this machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from placekit_core.run.run_directory import CONFIG, FAILED, find_runs, load_summary
 
+_WORDS = {"HostMemory": "host memory", "NotApplicable": "refused", "NothingFits": "no room"}
 Key = tuple[str, str, str, str]  # objective, workload, machine, policy
 
 
@@ -28,14 +30,15 @@ def read(folders: Iterable[Path]) -> tuple[dict[Key, float | str], dict[Key, flo
     for folder in folders:
         for path in sorted(folder.glob(f"*/{FAILED}")):
             config = json.loads((path.parent / CONFIG).read_text())
-            kind = json.loads(path.read_text())["type"]
+            kind, message = (json.loads(path.read_text())[key] for key in ("type", "message"))
+            kind = "HostMemory" if "in host memory" in message else kind
             key = (
                 config["backend"]["objective"],
                 config["workload"],
                 config["cluster"]["name"],
                 config["policy"]["name"],
             )
-            values[key] = {"NotApplicable": "refused", "NothingFits": "no room"}.get(kind, kind)
+            values[key] = _WORDS.get(kind, kind)
     for run_dir in find_runs(list(folders)):
         r = load_summary(run_dir)
         column = (r.objective, r.workload, r.cluster)

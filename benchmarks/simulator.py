@@ -10,7 +10,9 @@ and this one run in their own processes, in turns, through the public interface,
 operations, the second opinion (`machine_model.py`, in tests) executes the first placement, too: value and peaks must be equal
 to the bit. Seconds are CPU time of one thread, which other programs on the machine disturb less than wall time; each figure is
 the least of several. Column `recorded` is the time of an evaluation that records causes (why everything started when it did),
-as searches use it, over the time of one that does not. `--write` writes the report to benchmarks/results/simulator.md.
+as searches use it, over the time of one that does not. Columns `host` and `bound by host`: the same placements on a machine
+whose host launches faster than the devices compute, and on one whose launches take as long as all computations. `--write`
+writes the report to benchmarks/results/simulator.md.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from placekit_sim.rules import Rules
 from placekit_sim.simulator import Simulator
 from simulator_worker import ROOT, Case, seconds_per_run
 
-from placekit_core import Measurements, Placements, Problem
+from placekit_core import Cluster, Measurements, Placements, Problem
 
 sys.path.append(str(ROOT / "plugins" / "backends" / "placekit-sim" / "tests"))
 from machine_model import Execution, execute
@@ -67,6 +69,13 @@ def kernel(case: Case, problem: Problem, placements: Placements, record: bool = 
     packed = pack(problem, Rules.of(problem, SimulatorOptions()), track_memory=case.memory, record=record)
     compiled, size = packed.kernel(), problem.cluster.size
     return lambda: evaluate_batch(compiled, placements, size, packed.tasks)
+
+
+def hosted(problem: Problem, share: float) -> Problem:
+    """The problem with a host whose launches take this share of a makespan in which all devices compute all the time."""
+    launch_s = share * float(problem.op_s.min(axis=1).sum()) / problem.cluster.size / problem.graph.n
+    data = {**problem.cluster.model_dump(), "hosts": [{"launch_s": launch_s}]}
+    return Problem(problem.graph, problem.grouping, Cluster.parse(data), problem.costs)
 
 
 class Worker:
@@ -148,6 +157,8 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
     runs: dict[str, Callable[[], Any]] = {
         "kernel": kernel(case, problem, placements),
         "recorded": kernel(case, problem, placements, record=True),
+        "host": kernel(case, hosted(problem, 0.1), placements),
+        "bound by host": kernel(case, hosted(problem, 1.0), placements),
     }
     value_s, peak_bytes = runs["kernel"]()
     if case.n <= SECOND_OPINION:
@@ -174,9 +185,10 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
         f"{fast / least['cpp']:.2f}" if "cpp" in least else "",
         f"{least['older'] / least['this']:.2f}" if asked else "",
     ]
+    others = " | ".join(f"{least[name] / fast:.2f}" for name in ("recorded", "host", "bound by host"))
     line = (
         f"| {case.machine} | {case.n:,} | {'priority' if case.priority else 'fifo'} | {'yes' if case.memory else 'no'} |"
-        f" {1 / fast:,.0f} | {per_event:.0f} | {' | '.join(beside)} | {least['recorded'] / fast:.2f} | {plain} |"
+        f" {1 / fast:,.0f} | {per_event:.0f} | {' | '.join(beside)} | {others} | {plain} |"
     )
     return line, fast / case.n * 1e9
 
@@ -206,11 +218,14 @@ LEGEND = [
     "`older time over this`: an older checkout's time over this one's, both with memory tracked, as its interface always does.",
     "`recorded`: the time of an evaluation that leaves why everything started when it did, over that of one that does not.",
     "",
+    "`host`, `bound by host`: the time with a host that launches ahead of the devices, and with one that they wait for, over that"
+    " without.",
+    "",
 ]
 HEAD = [
     "| machine | operations | order | memory | placements/s | ns/event | time over C++'s | older time over this | recorded |"
-    " second opinion's over this |",
-    "|---|---:|---|---|---:|---:|---:|---:|---:|---:|",
+    " host | bound by host | second opinion's over this |",
+    "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
 ]
 
 

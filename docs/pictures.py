@@ -3,6 +3,7 @@
     python docs/pictures.py [--write] [NAME ...]
 
 timeline: docs/pictures/timeline.svg, a training step before and after.
+accuracy: docs/pictures/accuracy.svg, predicted against published speeds.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 
 All but the first are made only if they are named.
@@ -11,6 +12,8 @@ All but the first are made only if they are named.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import tempfile
 from pathlib import Path
@@ -48,6 +51,16 @@ def timeline(folder: Path) -> None:
     write(folder / "timeline.svg", panels, links=False, note=note)
 
 
+def accuracy(folder: Path) -> None:
+    """Every published speed that is predicted, against the prediction."""
+    from placekit_accuracy.command import main
+
+    from placekit_core import installed
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["--svg", str(folder / "accuracy.svg")], installed())
+
+
 def report(folder: Path) -> None:
     """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
     from placekit_core import place
@@ -83,8 +96,8 @@ def screenshot(
     small.save(picture, optimize=True)
 
 
-MADE = {"timeline": timeline, "report": report}
-PLACES = {"timeline": PICTURES, "report": PICTURES}
+MADE = {"timeline": timeline, "accuracy": accuracy, "report": report}
+PLACES = dict.fromkeys(MADE, PICTURES)
 SCREENSHOTS = ("report",)
 """Pictures that are never compared: a browser of another version draws other pixels."""
 

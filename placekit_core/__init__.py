@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         Cluster as Cluster,
         DeviceKind as DeviceKind,
         Efficiency as Efficiency,
+        Host as Host,
+        Launching as Launching,
         OperationClass as OperationClass,
         Routes as Routes,
         load_cluster as load_cluster,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         CostFile as CostFile,
         CostTable as CostTable,
         KindCosts as KindCosts,
+        launches_of as launches_of,
         roofline as roofline,
         signatures_of as signatures_of,
         with_figures as with_figures,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         FileModel as FileModel,
         parse_json as parse_json,
         parse_text as parse_text,
+        parse_yaml as parse_yaml,
         plain as plain,
         read_bytes as read_bytes,
         read_json as read_json,
@@ -109,7 +113,9 @@ if TYPE_CHECKING:
     from placekit_core.contracts.program import Executable as Executable, Program as Program
     from placekit_core.contracts.progress import announce as announce, report_progress as report_progress
     from placekit_core.contracts.result import (
+        LEAST_GAIN as LEAST_GAIN,
         Baseline as Baseline,
+        ErrorBand as ErrorBand,
         ProgramResult as ProgramResult,
         ProgramSummary as ProgramSummary,
         Result as Result,
@@ -135,14 +141,15 @@ if TYPE_CHECKING:
     from placekit_core.run.trained import load_policy as load_policy
 
 _HOME = {
-    "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency OperationClass Routes load_cluster",
+    "contracts.cluster": "UNLIMITED Cluster DeviceKind Efficiency Host Launching OperationClass Routes load_cluster",
     "contracts.cores": "usable_cores",
-    "contracts.costs": "EFFICIENCY MAX_SECONDS Calibration CostFile CostTable KindCosts roofline signatures_of with_figures",
+    "contracts.costs": "EFFICIENCY MAX_SECONDS Calibration CostFile CostTable KindCosts launches_of roofline "
+    "signatures_of with_figures",
     "contracts.errors": (
         "BackendError BudgetExhausted ClusterError ConfigError GraphError ImporterError NotApplicable "
         "PlacekitError PlacementError PluginError RunError shortened unknown"
     ),
-    "contracts.files": "FileModel parse_json parse_text plain read_bytes read_json reading write_atomically",
+    "contracts.files": "FileModel parse_json parse_text parse_yaml plain read_bytes read_json reading write_atomically",
     "contracts.graph": "PHASES Graph Labels",
     "contracts.graph_builder": "GraphBuilder",
     "contracts.graph_file": "load_graph save_graph",
@@ -161,7 +168,7 @@ _HOME = {
     "contracts.problem": "Problem check_weights",
     "contracts.program": "Executable Program",
     "contracts.progress": "announce report_progress",
-    "contracts.result": "Baseline ProgramResult ProgramSummary Result Summary compared",
+    "contracts.result": "LEAST_GAIN Baseline ErrorBand ProgramResult ProgramSummary Result Summary compared",
     "contracts.state_file": "pack_state unpack_state",
     "contracts.task": "Best Evaluator Session Task",
     "contracts.version": "__version__",

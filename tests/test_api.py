@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -285,3 +286,16 @@ def test_a_file_of_a_program_that_is_missing() -> None:
             load_programs(source)
     with pytest.raises(ImporterError, match="no importer is called 'zooo', and no file"):
         load_programs("zooo")
+
+
+def test_a_name_where_a_file_is_expected_is_told_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = SimpleNamespace(shorthand=("model", "mode"))
+    monkeypatch.setattr("placekit_core.run.api.known_files", lambda registry: "files end in .x")
+    monkeypatch.setattr("placekit_core.run.registry.Registry.importers", lambda self: [named])
+    monkeypatch.setattr("placekit_core.run.api.readers_of", lambda source, registry: [])
+    with pytest.raises(ImporterError) as e:
+        load_programs("hf:no/Model")
+    assert e.value.hint == "files end in .x; a name is given as model='hf:no/Model'"
+    with pytest.raises(ImporterError) as e:
+        load_programs("no/Model")
+    assert e.value.hint == "files end in .x"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,20 @@ def test_a_search_of_ones_own_has_them_too(problem: Problem) -> None:
 )
 def test_words(value_s: float, base_s: float, said: str) -> None:
     assert compared(value_s, base_s) == said
+
+
+@pytest.mark.parametrize(("launching", "noted"), [("eager", True), ("graph", False)])
+def test_a_step_that_is_bound_by_launches_says_so(launching: str, noted: bool) -> None:
+    pytest.importorskip("placekit_sim")
+    machine = Cluster.parse({**gpus(2).model_dump(), "hosts": [{"launch_s": 1.0}]})
+    result = place(chain_graph(4), cluster=machine, policy="single_device", launching=launching)  # type: ignore[arg-type]
+    assert any(note.startswith("bound by launches: the host takes ") for note in result.summary.notes) == noted
+    assert result.problem.cluster.launching == launching
+
+
+def test_the_note_on_launches_with_several_hosts() -> None:
+    pytest.importorskip("placekit_sim")
+    hosts = [{"devices": f"gpu:{i}", "launch_s": 1.0} for i in range(2)]
+    machine = Cluster.parse({**gpus(2).model_dump(), "hosts": hosts})
+    [note] = place(chain_graph(4), cluster=machine, policy="single_device").summary.notes[:1]
+    assert re.match("bound by launches: a host takes .* to launch the operations of its devices; ", note)

@@ -250,3 +250,16 @@ def test_an_operation_that_no_device_may_run_is_named(allowed: list[str], messag
     with pytest.raises(ClusterError) as e:
         Problem.of(graph, machine, Grouping(np.zeros(graph.n, np.int32)))
     assert re.search(message, e.value.message), e.value.message
+
+
+def test_fields_that_came_later_leave_older_fingerprints() -> None:
+    """That of a machine file with `efficiency`, from before `hosts` and `compute_16bit`."""
+    kind = {"type": "gpu", "flops_per_s": {"float32": 1.0}, "memory_bytes": 10**9, "memory_bytes_per_s": 1.0}
+    row = {"compute": 0.5, "memory": 0.5}
+
+    def fingerprint(**more: float) -> str:
+        own = {**kind, "efficiency": {"matmul": {**row, **more}}}
+        return Cluster.parse({"kinds": {"gpu": own}, "devices": [{"kind": "gpu"}]}).fingerprint
+
+    assert fingerprint() == "311f41444580286f4d0d450189951495"
+    assert fingerprint(compute_16bit=0.5) != fingerprint()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from placekit_core import ClusterError, ConfigError, PluginError, installed
+from placekit_core import ClusterError, ConfigError, PluginError, installed, place
 from placekit_core.cli.arguments import normalise
+from placekit_core.cli.compose import job_name
 from placekit_core.run.config import conf_dir
+from placekit_core.run.run_directory import load_summary
 from tests.runs import minimal, validate
 
 
@@ -69,6 +72,44 @@ def test_cluster_file(tmp_path: Path) -> None:
         normalise([f"cluster={path}"], installed())
 
 
+def test_machines_of_a_sweep_are_files_and_presets(tmp_path: Path) -> None:
+    (own := tmp_path / "cluster").mkdir()
+    preset, path = conf_dir() / "cluster" / "p100x4.yaml", tmp_path / "box.yaml"
+    for copy in (path, own / "ours.yaml", own / "k80x2.yaml"):
+        copy.write_text(preset.read_text())
+    found = normalise([f"cluster=p100x4,{path},ours,k80x2"], installed(), [tmp_path])
+    files = ",".join(f"'{p}'" for p in (preset, path, own / "ours.yaml", own / "k80x2.yaml"))
+    assert found == ["cluster=file", f"++cluster.path={files}"]
+    assert job_name([f"++cluster.path='{path}'", "policy=etf"], []) == "policy=etf,cluster=box"
+    with pytest.raises(ConfigError, match="has two machines called 'box'\n  rename a file"):
+        normalise([f"cluster={path},{path}"], installed())
+    with pytest.raises(ConfigError, match="no cluster named 'p100x5'\n  did you mean 'p100x4'"):
+        normalise([f"cluster={path},p100x5"], installed())
+    with pytest.raises(ConfigError, match="cluster=auto beside a file\n  sweep over it without files"):
+        normalise([f"cluster={path},auto"], installed())
+
+
+def test_headroom_is_an_option_of_a_run(placekit: Any) -> None:
+    for given, part in (("10%", 0.1), (0.1, 0.1), ("0", 0.0)):
+        assert validate(minimal(headroom=given)).headroom == part
+    for given in ("110%", 1, -0.1, "much", True, "nan"):
+        with pytest.raises(
+            ConfigError, match=r"headroom: give a part of the memory below 100%, such as 10% or 0\.1 \(got"
+        ):
+            validate(minimal(headroom=given))
+    own = place("mlp", cluster="rtx4090_3090", policy="single_device", baselines=[])
+    kinds = place(
+        "mlp", cluster="rtx4090_3090", policy="single_device", baselines=[], headroom="20%"
+    ).problem.cluster.kinds
+    for name, kind in own.problem.cluster.kinds.items():
+        assert kinds[name] == kind.model_copy(update={"headroom": 0.2})
+    command = ["workload=mlp", "cluster=rtx4090_3090", "policy=single_device", "baselines=[]", "log=[]"]
+    assert placekit("run", *command, "headroom=20%", "run_dir=less").code == 0
+    summary = load_summary("less")
+    assert summary.config["headroom"] == 0.2
+    assert summary.cluster_fingerprint != own.summary.cluster_fingerprint
+
+
 @pytest.mark.parametrize("option", ["importer.parts={DE: {i: 2}}", "importer.parts.DE.i=2"])
 def test_a_dict_takes_new_keys_without_a_plus(option: str) -> None:
     from placekit_core.cli.compose import compose
@@ -85,14 +126,14 @@ def test_a_dict_takes_new_keys_without_a_plus(option: str) -> None:
         (
             {"budget": {"evaluation": 3}},
             ConfigError,
-            "no option named 'budget.evaluation'\n  did you mean 'evaluations'",
+            "no option named 'budget.evaluation'\n  did you mean 'budget.evaluations'",
         ),
         ({"budget": {"evaluations": 0}}, ConfigError, r"budget\.evaluations: input should be greater"),
         ({"policy": {"name": "anealing"}}, PluginError, "no policy named 'anealing'\n  did you mean 'annealing'"),
         (
             {"importer": {"name": "mlp", "bach": 3}},
             ConfigError,
-            "no option named 'importer.bach'\n  did you mean 'batch'",
+            "no option named 'importer.bach'\n  did you mean 'importer.batch'",
         ),
         (
             {"importer": {"name": "mlp", "batch": "many"}},

@@ -89,8 +89,8 @@ def test_a_mismatch_is_an_error(name: str, content: str, said: str, placekit: Ca
         assert (code, out) == (1, "")
         assert err.startswith(f"placekit: {name} ")
         assert (
-            f"{said}\n  importers: doppler reads .txt; file reads .graph.npz; json reads .json; msr reads .json; "
-            in err
+            f"{said}\n  importers: checkpoint reads .gguf; doppler reads .txt; file reads .graph.npz; json reads .json; "
+            "msr reads .json; " in err
         )
         assert f"importer=NAME importer.path={name}" in err
     with pytest.raises(GraphError, match=said):

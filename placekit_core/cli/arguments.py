@@ -8,22 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from placekit_core.contracts.cluster import load_cluster
-from placekit_core.contracts.errors import ConfigError
-from placekit_core.run.config import NONE, default_groups, defaults_list
+from placekit_core.contracts.errors import ConfigError, listed, unknown
+from placekit_core.run.config import AUTO, DEFAULT, NONE, default_groups, defaults_list
 from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, shorthands
-from placekit_core.run.registry import Registry
+from placekit_core.run.registry import LISTING, Registry
 
 FLAGS = ("-m", "--multirun", "--config-dir", "-cd", "--cfg", "--help", "-h")
 OVERRIDE = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w/\-.@:]*)=(?P<value>.*)", re.S)
 _NO_TEXT = re.compile(r"[\d.+\-]+|null|true|false", re.I)  # what Hydra takes for something else than a name
 
 
-def normalise(argv: list[str], registry: Registry) -> list[str]:
+def normalise(argv: list[str], registry: Registry, folders: Sequence[Path] = ()) -> list[str]:
     """Options in the form that Hydra takes.
 
     `+group=x` and `group=x` both choose from a group, and any other option may be given without `+`: an option that does not
     exist is refused when the configuration is checked. A file names a program, as does the short form of an importer's
-    option (its `shorthand`); `cluster=FILE.yaml` names a machine.
+    option (its `shorthand`); `cluster=FILE.yaml` names a machine, also beside presets, which come from `folders` first.
     """
     groups, out = default_groups(), []
     for token in _with_importer(argv, registry):
@@ -34,12 +34,12 @@ def normalise(argv: list[str], registry: Registry) -> list[str]:
                 continue
             raise ConfigError(f"{token!r} is not OPTION=VALUE", "`placekit run --help` lists the options")
         key, value = match["key"], match["value"]
-        if key == "cluster" and value.endswith((".yaml", ".yml")):
-            paths = [Path(path).expanduser() for path in value.split(",")]
-            for path in paths:  # a mistake in one ends a sweep here, and not in each of its jobs
-                if len(paths) > 1 and not path.is_file():
-                    raise ConfigError(f"no cluster file {path}", "a sweep takes either presets or files")
+        if key == "cluster" and any(word.endswith((".yaml", ".yml")) for word in value.split(",")):
+            paths = [_cluster_file(word, registry, folders) for word in value.split(",")]
+            for i, path in enumerate(paths):  # a mistake in one ends a sweep here, and not in each of its jobs
                 load_cluster(path)
+                if path.stem in [p.stem for p in paths[:i]]:  # the folders of jobs have this name
+                    raise ConfigError(f"{value} has two machines called {path.stem!r}", "rename a file")
             out += ["cluster=file", "++cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
         elif key == "run_dir" and not value.startswith(("'", '"')):
             out.append(f"++run_dir={quoted(value)}")
@@ -73,8 +73,9 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
         raise ConfigError(f"{' and '.join(named)} both say what is placed", "give one of them")
     if given and not importer and not chosen and "experiment" not in values:
         key, value = next(iter(given.items()))
-        first = owners[key][0].shorthand[0]
-        raise ConfigError(f"{key}={value} without {first}=", f"give {first}=NAME, or importer.{key}={value}")
+        first = [c.shorthand[0] for c in owners[key]]
+        without, give = (" or ".join(f"{name}={what}" for name in first) for what in ("", "NAME"))
+        raise ConfigError(f"{key}={value} without {without}", f"give {give}, or importer.{key}={value}")
     own = [f"importer={importer}", *(f"importer.path={quoted(file)}" for file in files)] if importer else []
     if component is not None and not re.search("['\"()]", value := given[component.shorthand[0]]):
         # a name may have characters that Hydra reads, as in hf:x; a sweep has several, between commas
@@ -82,6 +83,19 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
     own += [f"importer.{key}={value}" for key, value in given.items()]
     no_workload = ["workload=none"] if (importer or "importer" in chosen) and "workload" not in chosen else []
     return [*(take(rest, "importer")[1] if importer else rest), *own, *no_workload]
+
+
+def _cluster_file(word: str, registry: Registry, folders: Sequence[Path]) -> Path:
+    """The file of a machine in a list with files: a file, or the preset of this name. Raises PlacekitError."""
+    if word.endswith((".yaml", ".yml")):
+        return Path(word).expanduser()
+    presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
+    presets |= {path.stem: path for folder in reversed(folders) for path in (folder / "cluster").glob("*.yaml")}
+    if word in (AUTO, DEFAULT):
+        raise ConfigError(f"cluster={word} beside a file", f"sweep over it without files; presets: {listed(presets)}")
+    if word not in presets:
+        raise unknown("cluster", word, presets, ConfigError, LISTING)
+    return presets[word]
 
 
 def _importer_of_workload(name: str, registry: Registry) -> str | None:
@@ -98,8 +112,13 @@ def _file(word: str, registry: Registry) -> str:
         if groups := {choice.group for choice in registry.choices() if choice.name == word}:
             group = "workload" if "workload" in groups else min(groups)
             raise ConfigError(f"no file {word!r}", f"did you mean {group}={word}?")
-        if "." not in word:
+        if "." not in word and ":" not in word[2:]:
             raise ConfigError(f"no file {word!r}", f"{known_files(registry)}; an option is OPTION=VALUE")
+    if ":" in word[2:] and not os.path.exists(word):
+        named = sorted({f"{c.shorthand[0]}={word}" for c in registry.importers() if c.shorthand})
+        raise ConfigError(
+            f"no file {word!r}", f"did you mean {' or '.join(named)}?" if named else known_files(registry)
+        )
     if word.endswith(".py"):
         if not os.path.exists(word):
             raise ConfigError(f"no file {word!r}", "a function of a Python file is FILE.py:FUNCTION")

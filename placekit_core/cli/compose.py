@@ -68,7 +68,7 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
     folders, rest = preset_folders(argv)
     with translated(registry, folders):
         swept = swept_by_experiment(argv, registry)
-        overrides = normalise([a for a in rest if a not in FLAGS], registry)
+        overrides = normalise([a for a in rest if a not in FLAGS], registry, folders)
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             loader: Any = GlobalHydra.instance().config_loader()
             path = loader.get_search_path()
@@ -144,10 +144,11 @@ def register(registry: Registry) -> None:
 def job_name(task: Sequence[str], shared: Sequence[str]) -> str:
     """The name of a job of a sweep: the overrides in which it differs from other jobs, the policy first.
 
-    `shared` are the keys that all jobs share. The name is a valid folder name: no separators, quotes or `..`, not too
-    long.
+    `shared` are the keys that all jobs share. A cluster file has the name that it would have as a preset. The name is a valid
+    folder name: no separators, quotes or `..`, not too long.
     """
     own = [o for o in task if key_of(o) not in shared] or [o for o in task if key_of(o) not in ("run_dir", "log")]
+    own = [re.sub(r"^\+*cluster\.path=(?:.*[/\\])?'?([^/\\]+)\.ya?ml'?$", r"cluster=\1", o) for o in own]
     text = ",".join(sorted((o.lstrip("+") for o in own), key=lambda o: (key_of(o) != "policy", o)))
     name = re.sub(r"[^\w.,=+@\-]+", "_", text.replace("'", "").replace('"', "")).replace("..", "_") or "defaults"
     return name if len(name) <= 150 else f"{name[:130]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -169,6 +169,8 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
         print(wrapped(f"layers: {'; '.join(f'{these} on {device}' for device, these in layers.items())}"))
     if result.against_baselines:
         print(wrapped(f"baselines: {result.against_baselines}"))
+    for band in dict.fromkeys(str(p.error_band) for p in result.programs if p.error_band is not None):
+        print(wrapped(f"accuracy: {band}"))
     for note in result.notes:
         print(wrapped(f"note: {note}"))
     print(f"written to {run_dir}")

@@ -18,7 +18,7 @@ from functools import cached_property, reduce
 from itertools import combinations
 from operator import add
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,14 +29,14 @@ from placekit_core.contracts.errors import ClusterError, explain, listed, unknow
 from placekit_core.contracts.files import parse_yaml, read_bytes, reading
 
 MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
-# fields of kinds that count in a fingerprint only where they are used, so that older fingerprints stay valid
-_OMIT_IF_DEFAULT = ("launches_ahead", "reserve_bytes", "headroom")
+# fields of kinds that count in a fingerprint only where they are used, like `hosts`, so that older fingerprints stay valid
+_OMIT_IF_DEFAULT = ("reserve_bytes", "headroom")
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
 
 # Classes of operations: the rows of the efficiency table in costs.py.
 OperationClass = Literal[
-    "matmul", "unaligned_matmul", "convolution", "attention", "normalization", "reduction", "pooling", "elementwise", "copy",
-    "embedding", "other",
+    "matmul", "unaligned_matmul", "quantized_matmul", "inference_matmul", "convolution", "attention", "normalization",
+    "reduction", "pooling", "elementwise", "copy", "embedding", "other",
 ]  # fmt: skip
 
 
@@ -59,6 +59,10 @@ def _whole(value: Any) -> Any:
     return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
+Launching = Literal["eager", "graph", "per_device"]
+"""How a runtime launches operations: `eager`, each host for all its devices; `graph`, as recorded graphs, which takes the host no
+time; `per_device`, by a process for each device."""
+
 Number = Annotated[float, BeforeValidator(_number)]
 Positive = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[Number, Field(ge=0, allow_inf_nan=False)]
@@ -70,10 +74,11 @@ class _Model(BaseModel):
 
 
 class Efficiency(_Model):
-    """Fractions of the peak rates that a class of operations reaches."""
+    """Fractions of the peak rates that a class of operations reaches; `compute_16bit` replaces `compute` for such numbers."""
 
     compute: Annotated[Number, Field(gt=0, le=1)]
     memory: Annotated[Number, Field(gt=0, le=1)]
+    compute_16bit: Annotated[Number, Field(gt=0, le=1)] | None = None
 
 
 class DeviceKind(_Model):
@@ -90,7 +95,6 @@ class DeviceKind(_Model):
     reserve_bytes: Annotated[int, BeforeValidator(_whole), Field(ge=0)] = 0
     headroom: Annotated[Number, Field(ge=0, lt=1)] = 0.0
     launch_overhead_s: NonNegative = 0.0
-    launches_ahead: Annotated[bool, Field(description="launching takes time only where operations are shorter")] = False
     streams: Concurrent = 1
     efficiency: dict[OperationClass, Efficiency] = {}
 
@@ -151,6 +155,22 @@ class Link(Direction):
         return self
 
 
+class Host(_Model):
+    """A process that launches the operations of its devices, one after the other in the order of the program.
+
+    Attributes:
+        devices: names or patterns.
+        launch_s: seconds per launch.
+        handover_s: seconds by which it lengthens each transfer from one of its devices, if that or the other one is a GPU.
+        graph_handover_s: the same between two GPUs, if it starts recorded graphs (`launching: graph`) and waits for their ends.
+    """
+
+    devices: str | Annotated[list[str], Field(min_length=1)] = "*"
+    launch_s: NonNegative
+    handover_s: NonNegative = 0.0
+    graph_handover_s: NonNegative = 0.0
+
+
 @dataclass(frozen=True)
 class Channel:
     """One direction of a link (or both, for a half-duplex one). Transfers wait for channels."""
@@ -169,6 +189,8 @@ class Cluster(_Model):
     kinds: dict[str, DeviceKind]
     devices: Annotated[list[Device], Field(min_length=1)]
     links: list[Link] = []
+    hosts: list[Host] = []
+    launching: Launching = "eager"
     relay: bool = Field(False, description="devices pass on transfers between others")
     multicast: bool = Field(False, description="one send of a tensor serves all its destinations")
 
@@ -188,7 +210,7 @@ class Cluster(_Model):
             message, hint = explain(e, cls, noun="field")
             raise ClusterError(f"{source} is not a valid cluster: {message}", hint) from None
         try:
-            _ = cluster.routes
+            _ = cluster.launchers, cluster.routes
         except ClusterError as e:
             raise ClusterError(f"{source}: {e.message}", e.hint) from None
         return cluster
@@ -247,6 +269,37 @@ class Cluster(_Model):
         return np.asarray([_capacity(self.kinds[k].streams) for k in self.device_kind], np.int32)
 
     @cached_property
+    def launchers(self) -> Launchers:
+        """The hosts that launch operations, by device. Raises ClusterError for devices with two hosts."""
+        names, host_of = self.device_names, np.full(self.size, -1, np.int32)
+        for i, host in enumerate(self.hosts):
+            for pattern in [host.devices] if isinstance(host.devices, str) else host.devices:
+                for d in _devices(pattern, names):
+                    if host_of[d] not in (-1, i):
+                        raise ClusterError(f"{names[d]} of {self.name!r} has two hosts", "give each device one host")
+                    host_of[d] = i
+        recorded = self.launching == "graph"
+        rows = [(0.0 if recorded else h.launch_s, h.handover_s, h.graph_handover_s if recorded else h.handover_s)
+                for h in self.hosts]  # fmt: skip
+        launch_s, handover_s, between_gpus_s = np.asarray([*rows, (0.0, 0.0, 0.0)])[host_of].T
+        gpu = np.asarray([self.kinds[k].type == "gpu" for k in self.device_kind])
+        if self.launching == "per_device":
+            host_of = np.arange(self.size, dtype=np.int32)
+        both, one = gpu[:, None] & gpu, gpu[:, None] != gpu
+        seconds = np.where(both, between_gpus_s[:, None], np.where(one, handover_s[:, None], 0.0))
+        return Launchers(host_of, np.ascontiguousarray(launch_s), seconds)
+
+    def launched(self, how: Launching) -> Cluster:
+        """The machine whose operations are launched in this way. Raises ClusterError for an unknown one."""
+        if how not in get_args(Launching):
+            raise unknown("way of launching", str(how), get_args(Launching), ClusterError)
+        if how == self.launching:
+            return self
+        return Cluster(
+            **{name: getattr(self, name) for name in Cluster.model_fields} | {"launching": how}
+        )  # caches nothing
+
+    @cached_property
     def routes(self) -> Routes:
         """Route of every ordered pair of devices. Raises ClusterError where there is no path."""
         return _routes(self)
@@ -254,8 +307,11 @@ class Cluster(_Model):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything but the name and description."""
-        unused = {kind: {name for name in _OMIT_IF_DEFAULT if not getattr(k, name)} for kind, k in self.kinds.items()}
-        text = self.model_dump_json(exclude={"name": True, "description": True, "kinds": unused})
+        unused: dict[str, Any] = {"name": True, "description": True}
+        unused["kinds"] = {name: _unused(kind) for name, kind in self.kinds.items()}
+        if not self.hosts:
+            unused |= {"hosts": True, "launching": True}
+        text = self.model_dump_json(exclude=unused)
         return hashlib.sha256(b"placekit-cluster-1\0" + text.encode()).hexdigest()[:32]
 
     def device_index(self, name: str) -> int:
@@ -266,6 +322,29 @@ class Cluster(_Model):
 
 
 @dataclass(frozen=True, eq=False)
+class Launchers:
+    """Who launches the operations of each of the D devices, and what it costs. Devices without a host launch in no time.
+
+    Attributes:
+        host: [D] number of the host; devices of one host wait for each other's launches. -1: no host.
+        launch_s: [D] seconds per launch.
+        handover_s: [D, D] seconds that a transfer from one device to another takes longer; 0 between CPUs.
+    """
+
+    host: NDArray[np.int32]
+    launch_s: NDArray[np.float64]
+    handover_s: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        freeze(self, "host", "launch_s", "handover_s")
+
+    @property
+    def any(self) -> bool:
+        """Whether launching takes time on any device."""
+        return bool((self.launch_s > 0).any())
+
+
+@dataclass(frozen=True, eq=False)
 class Routes:
     """Channels and the routes over them, as arrays.
 
@@ -273,7 +352,7 @@ class Routes:
         channels: the C channels.
         ptr, channel: route r = `src * D + dst` holds the channels `channel[ptr[r] : ptr[r + 1]]`. Channels of unlimited
             capacity count for latency and bandwidth, but are left out here: nothing waits for them.
-        latency_s: [D, D] sum of the latencies on the route, seconds.
+        latency_s: [D, D] the time of a hand-over between GPUs and the latencies on the route, seconds.
         s_per_byte: [D, D] 1 / lowest bandwidth of the route; a transfer takes `latency_s + bytes * s_per_byte` seconds.
     """
 
@@ -304,8 +383,22 @@ def load_cluster(path: str | Path) -> Cluster:
     return Cluster.parse({"name": path.stem, **data}, str(path))
 
 
+def _unused(kind: DeviceKind) -> dict[str, Any]:
+    """What does not count in the fingerprint of a kind, for pydantic."""
+    rows = {c: {"compute_16bit": True} for c, row in kind.efficiency.items() if row.compute_16bit is None}
+    return {name: True for name in _OMIT_IF_DEFAULT if not getattr(kind, name)} | ({"efficiency": rows} if rows else {})
+
+
 def _capacity(value: int | str) -> int:
     return UNLIMITED if value == "unlimited" else int(value)
+
+
+def _devices(pattern: str, names: tuple[str, ...]) -> list[int]:
+    """The devices of a host. Raises ClusterError if there are none."""
+    found = fnmatch.filter(names, pattern)
+    if not found:
+        raise ClusterError(f"host of {pattern!r} has no device", f"devices: {listed(names, pattern)}")
+    return [names.index(name) for name in found]
 
 
 def _match(pattern: str, names: tuple[str, ...]) -> list[str]:
@@ -356,7 +449,7 @@ def _routes(cluster: Cluster) -> Routes:
     latency, inverse = np.zeros((size, size)), np.zeros((size, size))
     limited = [c.capacity < UNLIMITED for c in channels]
     latency_of, bytes_per_s = [c.latency_s for c in channels], [c.bytes_per_s for c in channels]
-    no_relay = set() if cluster.relay else set(names)
+    no_relay, handover_s = set() if cluster.relay else set(names), cluster.launchers.handover_s
     for i, src in enumerate(names):
         paths = _widest_shortest(src, out, bytes_per_s, no_relay)
         latencies, inverses = [0.0] * size, [0.0] * size
@@ -368,9 +461,8 @@ def _routes(cluster: Cluster) -> Routes:
                     )
                 route = paths[dst]
                 flat += [c for c in route if limited[c]]
-                latencies[j] = reduce(
-                    add, [latency_of[c] for c in route], 0.0
-                )  # `sum` rounds in another way from Python 3.12 on
+                # `sum` rounds in another way from Python 3.12 on
+                latencies[j] = reduce(add, [latency_of[c] for c in route], float(handover_s[i, j]))
                 inverses[j] = 1.0 / min([bytes_per_s[c] for c in route])
             ptr.append(len(flat))
         latency[i], inverse[i] = latencies, inverses

@@ -1,11 +1,10 @@
 """What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
 
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
-arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. If the host launches ahead
-(`DeviceKind.launches_ahead`), the operation before hides the overhead, and the longest of the three times counts. A graph
-may have a column `launches`: how many launches each operation costs, a fraction where one launch serves several. Both rates
-are the peak times the fraction that the class of the operation reaches (`EFFICIENCY`). The fractions are nominal figures for
-planning, not measurements of a device; a cost file from measurements replaces them.
+arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. A graph may have a column `launches`: how
+many launches each operation costs, a fraction where one launch serves several. Both rates are the peak times the fraction
+that the class of the operation reaches: `DeviceKind.efficiency`, where it was measured, else `EFFICIENCY`, which is nominal. A
+cost file from measurements of a program replaces the estimates.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pydantic import Field
 
 from placekit_core.contracts.arrays import freeze
 from placekit_core.contracts.cluster import Cluster, Efficiency, OperationClass
-from placekit_core.contracts.errors import PlacekitError
+from placekit_core.contracts.errors import GraphError, PlacekitError
 from placekit_core.contracts.files import FileModel, read_json
 from placekit_core.contracts.graph import Graph, Labels
 
@@ -28,6 +27,8 @@ from placekit_core.contracts.graph import Graph, Labels
 EFFICIENCY: dict[OperationClass, Efficiency] = {
     "matmul": Efficiency(compute=0.75, memory=0.80),
     "unaligned_matmul": Efficiency(compute=0.75, memory=0.80),
+    "quantized_matmul": Efficiency(compute=0.58, memory=0.88),  # this and the next: medians of measured devices
+    "inference_matmul": Efficiency(compute=0.61, memory=0.84),
     "convolution": Efficiency(compute=0.60, memory=0.70),
     "attention": Efficiency(compute=0.50, memory=0.70),
     "normalization": Efficiency(compute=0.50, memory=0.60),
@@ -143,27 +144,48 @@ def roofline(graph: Graph, cluster: Cluster) -> CostTable:
     """Costs of `graph` on the kinds of `cluster` by the roofline model (see the module docstring)."""
     kinds = cluster.kind_names
     op_s = np.zeros((graph.n, len(kinds)))
-    launches = _launches(graph)
+    launches, quantized = launches_of(graph), graph.op_class.is_value("quantized_matmul")
+    short = graph.dtype.is_value("float16") | graph.dtype.is_value("bfloat16")
     for k, name in enumerate(kinds):
         kind = cluster.kinds[name]
-        peak = np.asarray([kind.flops_per_s.get(d, kind.flops_per_s["float32"]) for d in graph.dtype.vocabulary])
+        peak = np.asarray([_peak(kind.flops_per_s, d) for d in graph.dtype.vocabulary])
         table: dict[str, Efficiency] = dict((*EFFICIENCY.items(), *kind.efficiency.items()))
         rows = [table.get(c, table["other"]) for c in graph.op_class.vocabulary]
-        compute, memory = (np.asarray([getattr(r, key) for r in rows]) for key in ("compute", "memory"))
-        code = graph.op_class.codes
+        compute, half = (np.asarray([f(r) for r in rows]) for f in (_compute, _compute_16bit))
+        memory, code = np.asarray([r.memory for r in rows]), graph.op_class.codes
         if graph.n:
-            arithmetic = graph.flops / (peak[graph.dtype.codes] * compute[code])
+            # expanded to 16 bits; without tensor cores to 8 bits, if the kind has such a rate
+            expanded = max(kind.flops_per_s.get(d, 0.0) for d in ("float32", "float16", "int8"))
+            rate = np.where(quantized, expanded, peak[graph.dtype.codes])
+            arithmetic = graph.flops / (rate * np.where(short, half[code], compute[code]))
             traffic = graph.bytes_accessed / (kind.memory_bytes_per_s * memory[code])
-            with_launch = np.maximum if kind.launches_ahead else np.add
-            seconds = with_launch(launches * kind.launch_overhead_s, np.maximum(arithmetic, traffic))
+            seconds = launches * kind.launch_overhead_s + np.maximum(arithmetic, traffic)
             op_s[:, k] = np.where(graph.kernel, seconds, 0.0)
     return CostTable(kinds, op_s, np.zeros(op_s.shape, np.bool_))
 
 
-def _launches(graph: Graph) -> NDArray[np.float64]:
-    """[n] launches of each operation: the column `launches`, else 1."""
+def _peak(rates: dict[str, float], dtype: str) -> float:
+    """The rate of a dtype; numbers of 16 bits are computed in float32 where that is faster (GPUs before tensor cores)."""
+    rate = rates.get(dtype, rates["float32"])
+    return max(rate, rates["float32"]) if dtype in ("float16", "bfloat16") else rate
+
+
+def _compute(row: Efficiency) -> float:
+    return row.compute
+
+
+def _compute_16bit(row: Efficiency) -> float:
+    return row.compute if row.compute_16bit is None else row.compute_16bit
+
+
+def launches_of(graph: Graph) -> NDArray[np.float64]:
+    """[n] launches of each operation: the column `launches`, else 1. Raises GraphError for a column that is no such thing."""
     column = graph.columns.get("launches")
-    return np.ones(graph.n) if column is None else np.asarray(column, np.float64)
+    if column is None:
+        return np.ones(graph.n)
+    if isinstance(column, Labels) or not (np.isfinite(column) & (column >= 0)).all():
+        raise GraphError(f"column 'launches' of {graph.name!r} is no number of launches each", "give numbers from 0 on")
+    return np.asarray(column, np.float64)
 
 
 def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable:

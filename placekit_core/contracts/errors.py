@@ -109,7 +109,10 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "", no
             known = list(_fields(model, x["loc"][:-1]))
             close = difflib.get_close_matches(str(x["loc"][-1]), known, 1)
             lines.append(f"no {noun} named {where!r}")
-            hints.append(f"did you mean {close[0]!r}?" if close else f"{noun}s: {listed(known, str(x['loc'][-1]))}")
+            inside = where.rpartition(".")[0] + "." if "." in where and noun == "option" else ""
+            hints.append(
+                f"did you mean {inside + close[0]!r}?" if close else f"{noun}s: {listed(known, str(x['loc'][-1]))}"
+            )
         elif x["type"] == "model_type" and noun == "option" and where and _fields(model, x["loc"]):
             lines.append(f"{where} is a section of options, not a value (got {value})")
             hints.append("use " + ", ".join(f"{where}.{k}=..." for k in _fields(model, x["loc"])))

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from placekit_core.contracts.cluster import Cluster
-    from placekit_core.contracts.result import Result
+    from placekit_core.contracts.problem import Problem
+    from placekit_core.contracts.result import ErrorBand, Result
 
 
 hookspec = pluggy.HookspecMarker("placekit")
@@ -190,6 +191,15 @@ def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
 
     Called when a run has ended; leave out a library that the run did not import. `result.json` holds
     the facts of all plugins; no two plugins may use the same name. A hook that fails is a warning.
+    """
+
+
+@hookspec(firstresult=True)
+def placekit_error_band(problem: Problem, devices: Sequence[int]) -> ErrorBand | None:
+    """Return how far predictions of programs like this one, on these devices of the machine, are from published measurements.
+
+    Called before a search chooses its placement, and for the result: look it up, and simulate nothing. None leaves it to other
+    plugins.
     """
 
 

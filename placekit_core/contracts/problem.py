@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from placekit_core.contracts.arrays import cached_arrays
 from placekit_core.contracts.cluster import Cluster
-from placekit_core.contracts.costs import CostTable, roofline
+from placekit_core.contracts.costs import CostTable, launches_of, roofline
 from placekit_core.contracts.errors import ClusterError, PlacementError, listed
 from placekit_core.contracts.graph import Graph
 from placekit_core.contracts.grouping import Grouping, quotient
@@ -119,6 +119,19 @@ class Problem:
         """[g] persistent bytes of each group."""
         return np.bincount(self.grouping.group_of, self.graph.persistent_bytes, minlength=self.g).astype(np.float64)
 
+    def launched_s(self, device: NDArray[np.integer]) -> NDArray[np.float64]:
+        """[n] when the host has launched each operation, with operation v on `device[v]`, seconds; 0 without a host.
+
+        A host launches the operations of its devices in topological order, without pauses; see "Hosts" in docs/machine-model.md.
+        """
+        graph, launchers = self.graph, self.cluster.launchers
+        order = graph.topological_order[graph.kernel[graph.topological_order]]
+        own, host = launches_of(graph)[order] * launchers.launch_s[device[order]], launchers.host[device[order]]
+        found = np.zeros(graph.n)
+        for h in np.unique(host):
+            found[order[host == h]] = np.cumsum(own[host == h])
+        return found
+
     @cached_property
     def grouped(self) -> Graph:
         """The quotient graph that policies see: one operation per group, acyclic (see `grouping.quotient`)."""
@@ -192,5 +205,6 @@ def _refuse_larger(name: str, what: str, need: float, cluster: Cluster) -> None:
         raise ClusterError(
             f"{name!r} does not fit on {cluster.name!r}: {what} {mebibytes(need)}, all devices together have"
             f" {mebibytes(room)}{less}",
-            "use a cluster with more memory (that of its CPU counts, too), numbers of fewer bits, or a smaller model",
+            "use a cluster with more memory (that of its CPU counts, too), numbers of fewer bits, or a smaller model;"
+            " a cache of tokens takes less with less context or batch",
         )

@@ -119,9 +119,27 @@ class Baseline(FileModel):
         return value_s if self.own_remeasured_s is None else self.own_remeasured_s, deviation_s or None
 
 
+class ErrorBand(FileModel):
+    """How far predictions are from published measurements of programs like a run's: the hook `placekit_error_band`.
+
+    `kind`: what they have in common, such as `decode, one GPU`. `rows`: how many there are; 0: none is like the run. `error`:
+    nine of ten predictions are at most this share of the measured value away from it; null without rows.
+    """
+
+    kind: str
+    rows: int
+    error: float | None = None
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return "no published measurement is like this run"
+        return f"nine of ten published measurements like this ({self.kind}; {self.rows}) are within {self.error:.0%}"
+
+
 class ProgramSummary(Found):
     """What was found for one program.
 
+    `error_band`: how wrong such a simulated value is; null for measured ones, and on machines without hosts, which nobody has.
     `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the problem.
     `baselines`: standard placements of the same problem, for comparison.
     """
@@ -136,6 +154,7 @@ class ProgramSummary(Found):
     costs_fingerprint: str = ""
     measured_costs: float = 0.0
     layers: dict[str, str] = Field(default={})
+    error_band: ErrorBand | None = None
     baselines: list[Baseline] = Field(default=[])
     directory: Folder = "."
 

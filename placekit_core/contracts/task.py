@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable
+from placekit_core.contracts.result import ErrorBand
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +187,7 @@ class Task:
         executable: how to run the program for real, if its importer knows.
         proxy_evaluations: `budget.proxy_evaluations`.
         measures: whether the run's backend measures (and does not simulate).
+        error_band: how far predictions on these devices are from published measurements; None if the value is measured.
         backend: `{"name": ..., OPTION: ...}`, from which another process can build the run's backend; empty if it cannot.
     """
 
@@ -195,6 +197,7 @@ class Task:
     executable: Executable | None = None
     proxy_evaluations: int | None = None
     measures: bool = False
+    error_band: Callable[[Sequence[int]], ErrorBand | None] = lambda devices: None
     backend: Mapping[str, Any] = field(default_factory=dict)
     _proxy: Evaluator | None = field(default=None, init=False, repr=False)
 

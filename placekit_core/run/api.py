@@ -21,7 +21,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
-from placekit_core.contracts.cluster import Cluster, load_cluster
+from placekit_core.contracts.cluster import Cluster, Launching, load_cluster
 from placekit_core.contracts.errors import (
     BudgetExhausted,
     ClusterError,
@@ -69,7 +69,9 @@ def place(
     proxy: Spec | None = None,
     parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
+    headroom: float | str | None = None,
     failing_signal_s: float | None = None,
+    launching: Launching | None = None,
     run_dir: str | Path | None = None,
     log: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
@@ -83,22 +85,20 @@ def place(
         source, about: what to place; see `load_programs`.
         cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
         policy: a policy, or a function `f(task, rng) -> Placement`; None: the default.
-        budget: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; None: the default.
-        seed: random seed.
+        budget, seed: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; the random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
         parallel: evaluates on the backend in other processes: its name, or its name with options; None uses this process.
         costs: file of measured costs; the roofline model gives the costs of operations that it lacks.
+        headroom: part of every device's memory that stays free, such as 0.1 or "10%"; None: as the machine says.
         failing_signal_s: value that a learner gets for a placement that does not fit, seconds.
-        run_dir: folder for the files that `placekit run` writes; None writes nothing.
-        log: the loggers of a run that writes; None is `csv`, and the installed ones that are on by default.
+        launching: `eager`, `graph` or `per_device` on a machine with hosts; None: as the program usually runs.
+        run_dir, log: folder for the files that `placekit run` writes (None writes nothing), and loggers (None: the default).
         baselines: policies to compare the result with; None is the standard ones, [] compares with none.
-        resume: continue the interrupted run in `run_dir`; the other arguments must be the same.
-        progress: show a progress bar.
+        resume, progress: continue the interrupted run in `run_dir`, with the same other arguments; show a progress bar.
 
-    Raises:
-        PlacekitError: with a hint on what to do; NothingFits if no placement that fits was found.
-        RunFailed: a component failed after something was evaluated; `__cause__` is its error. Before that, its error is raised.
-        Interrupted: on Ctrl-C. It, NothingFits, RunFailed and BoundError have a `result` with everything found until then.
+    Raises PlacekitError with a hint on what to do; NothingFits if no placement that fits was found; RunFailed if a component
+    failed after something was evaluated (`__cause__` is its error; before that, its error is raised); Interrupted on Ctrl-C.
+    NothingFits, RunFailed, BoundError and Interrupted have a `result` with everything found until then.
     """
     if resume and run_dir is None:
         raise ConfigError("resume=True without a run_dir", "give the run_dir of the run that was interrupted")
@@ -106,8 +106,8 @@ def place(
         policy = FunctionPolicy(getattr(policy, "__name__", type(policy).__name__), policy)
     components = {"policy": policy, "grouper": grouper, "trainer": trainer, "backend": backend, "proxy": proxy}
     options = {
-        "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
-        "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+        "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
     assembly = assemble(_request(source, about, components, options, registry := installed()), registry)
     with _folder(run_dir) as folder, _observer(progress) as observer:
@@ -128,7 +128,9 @@ def search(
     backend: Spec | None = None,
     parallel: str | Mapping[str, Any] | None = None,
     costs: str | Path | None = None,
+    headroom: float | str | None = None,
     failing_signal_s: float | None = None,
+    launching: Launching | None = None,
     run_dir: str | Path | None = None,
     log: Sequence[str] | None = None,
     baselines: Sequence[str] | None = None,
@@ -147,8 +149,8 @@ def search(
     """
     components = {"policy": FunctionPolicy(name), "grouper": grouper, "backend": backend, "proxy": backend}
     options = {
-        "seed": seed, "failing_signal_s": failing_signal_s, "log": log, "baselines": baselines, "parallel": parallel,
-        "costs": costs, "cluster": cluster, "budget": budget, "run_dir": run_dir,
+        "seed": seed, "failing_signal_s": failing_signal_s, "launching": launching, "log": log, "baselines": baselines,
+        "parallel": parallel, "costs": costs, "cluster": cluster, "headroom": headroom, "budget": budget, "run_dir": run_dir,
     }  # fmt: skip
     registry = installed()
     return Search(assemble(_request(source, about, components, options, registry), registry), run_dir)
@@ -280,6 +282,13 @@ def load_programs(source: Any = None, **about: Any) -> list[Program]:
     return found
 
 
+def _how_to_say(source: str, registry: Registry) -> str:
+    """A hint for a text that is neither a file nor an importer: it may be the name of a model, `hf:gpt2`."""
+    first = sorted({c.shorthand[0] for c in registry.importers() if c.shorthand})
+    named = [f"a name is given as {key}={source!r}" for key in first if ":" in source[2:]]
+    return "; ".join([known_files(registry), *named])
+
+
 def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict[str, Any] | list[Program]:
     """The name and options of the importer of `source`; its programs if an object or a file holds them."""
     if source is None:
@@ -296,7 +305,7 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
         if not readers_of(source, registry) and not os.path.isfile(source):
             missing = isinstance(source, Path) or os.sep in source or "." in source
             what = f"there is no file {source}" if missing else f"no importer is called {source!r}, and no file"
-            raise ImporterError(what, known_files(registry))
+            raise ImporterError(what, _how_to_say(str(source), registry))
         importer = registry.build("importer", importer_of(source, registry), {"path": str(source), **about})
         return list(importer.load())
     if isinstance(source, str):
@@ -354,7 +363,7 @@ def _request(
     defaults = {**default_groups(), "proxy": default_groups()["backend@proxy"]}
     given["cluster"] = _cluster(given.get("cluster", defaults["cluster"]), registry)
     try:
-        with importing_for(named_cluster(given["cluster"])):
+        with importing_for(None if "headroom" in given else named_cluster(given["cluster"])):
             found = _programs(source, about, registry)
         if isinstance(found, Mapping):  # an option that the importer lacks may be a misspelt argument
             registry.get("importer", str(found["name"])).options(

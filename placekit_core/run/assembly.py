@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from placekit_core.contracts.measurement import Schedule
 from placekit_core.contracts.problem import Problem, importing_for
 from placekit_core.contracts.program import Program
 from placekit_core.contracts.progress import report_progress
-from placekit_core.contracts.result import Baseline
+from placekit_core.contracts.result import Baseline, ErrorBand
 from placekit_core.contracts.task import Session, Task
 from placekit_core.contracts.units import format_value
 from placekit_core.run.busy import busy_note
@@ -236,19 +236,26 @@ class Assembly:
 
     @cached_property
     def _named_cluster(self) -> Cluster | None:
-        return named_cluster(self.config.cluster)
+        found = named_cluster(self.config.cluster)
+        return found and with_headroom(found, self.config.headroom)
 
     def cluster(self, program: Program) -> Cluster:
         """The machine. `default` and `auto` take the program's own machine, else the one that the backend finds.
 
         If there is neither, `default` takes `DEFAULT_CLUSTER` and `auto` takes this computer. Raises ClusterError.
         """
+        cluster = self._cluster(program)
+        usual = program.graph.attributes.get("launching", cluster.launching)
+        return cluster.launched(self.config.launching or usual)
+
+    def _cluster(self, program: Program) -> Cluster:
         if self._named_cluster is not None:
             return self._named_cluster
         own = program.cluster or self.backend.devices()
         if own is None and self.config.cluster["name"] == AUTO:
-            return self.registry.this_computer()
-        return own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
+            own = self.registry.this_computer()
+        own = own or load_cluster(conf_dir() / "cluster" / f"{DEFAULT_CLUSTER}.yaml")
+        return with_headroom(own, self.config.headroom)
 
     def costs(self, program: Program, cluster: Cluster) -> CostTable:
         """The program's own costs, else the roofline; measured costs from a named file replace them."""
@@ -322,6 +329,7 @@ class Assembly:
             program.executable,
             self.config.budget.proxy_evaluations, measures=not self.backend.simulated,
             backend={} if "backend" in self.config.python_objects else self.config.backend,
+            error_band=partial(self.error_band, problem),
         )  # fmt: skip
         if problem.grouping.note:
             evaluate.note(problem.grouping.note)
@@ -329,6 +337,10 @@ class Assembly:
             evaluate.note(f"grouper {self.grouper.name!r} is not used: the policy groups the operations by itself")
         search = OpenProgram(program, problem, evaluate.session, evaluate, task, directory)
         return search
+
+    def error_band(self, problem: Problem, devices: Sequence[int]) -> ErrorBand | None:
+        """How wrong a value with kernels on `devices` is; None if the backend measures."""
+        return self.registry.error_band(problem, devices) if self.backend.simulated else None
 
     def _ledger(self) -> Ledger:
         evaluations, seconds = self.config.budget.evaluations, self.config.budget.seconds
@@ -345,6 +357,14 @@ def named_cluster(given: Mapping[str, Any]) -> Cluster | None:
     if data in ({"name": AUTO}, {"name": DEFAULT}):
         return None
     return Cluster.parse(data, f"cluster {data.get('name', '')!r}")
+
+
+def with_headroom(cluster: Cluster, headroom: float | None) -> Cluster:
+    """`cluster` with this headroom for all kinds; None changes nothing. Raises ClusterError if no memory is left."""
+    if headroom is None:
+        return cluster
+    kinds = {name: {**kind.model_dump(), "headroom": headroom} for name, kind in cluster.kinds.items()}
+    return Cluster.parse({**cluster.model_dump(), "kinds": kinds}, f"{cluster.name!r} with headroom={headroom:g}")
 
 
 def _show_proxy(row: Mapping[str, float], ledger: Ledger, unit: str) -> None:

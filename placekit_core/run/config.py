@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -34,6 +34,18 @@ DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str) else v)]
+
+
+def _share(value: Any) -> Any:
+    """Read `10%`, `0.1` or 0.1 as a fraction. Raises ValueError for what is none."""
+    text = str(value).strip()
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if isinstance(value, bool) or not 0 <= found < 1:
+        raise ValueError("give a part of the memory below 100%, such as 10% or 0.1")
+    return found
 
 
 class _Section(BaseModel):
@@ -81,10 +93,19 @@ class RunConfig(_Section):
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="random seed; equal seeds give equal results")
     budget: BudgetConfig = BudgetConfig()
     costs: CostsConfig = CostsConfig()
+    headroom: Annotated[float, BeforeValidator(_share)] | None = Field(
+        default=None,
+        description="part of every device's memory that stays free, such as 10%; null: the `headroom` of the machine's kinds",
+    )
     failing_signal_s: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="value that a learner gets for a placement that does not fit, seconds; null: ten times all operations"
         " in sequence, plus a second",
+    )
+    launching: Literal["eager", "graph", "per_device"] | None = Field(
+        default=None,
+        description="how the runtime launches operations, on a machine with hosts; null: as the program usually runs, or as the"
+        " machine says",
     )
     checkpoint_s: Annotated[float, Field(ge=0)] | None = Field(
         default=2.0, description="minimum seconds between checkpoints; null: no checkpoints"

@@ -17,10 +17,12 @@ from placekit_core.contracts.files import WriteError, write_json
 from placekit_core.contracts.interfaces import LearnablePolicy
 from placekit_core.contracts.measurement import Measurements
 from placekit_core.contracts.placement_file import save_placement
+from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.progress import report_progress
 from placekit_core.contracts.result import LEAST_GAIN, Baseline, ProgramResult, ProgramSummary, Result, Summary
+from placekit_core.contracts.task import Best
 from placekit_core.contracts.units import format_value, mebibytes
-from placekit_core.run.assembly import OpenProgram, distributions
+from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.baselines import add_baselines, chosen_baselines, compared_programs
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed, optional, reason, warn
@@ -31,6 +33,9 @@ from placekit_core.run.trained import save_policy
 
 if TYPE_CHECKING:
     from placekit_core.run.current_run import Run
+
+LAUNCHING = 0.9
+"""Share of a step from which it is bound by launches."""
 
 
 def end(run: Run, error: BaseException | None = None) -> Result:
@@ -133,7 +138,7 @@ def report(run: Run, status: str) -> Result:
     """The result for every program; writes the placements."""
     assembly, searches, run_dir = run.assembly, run.programs, run.run_dir
     config, registry, backend, trainer = assembly.config, assembly.registry, assembly.backend, assembly.trainer
-    found = tuple(_report_program(s, run_dir, len(searches) > 1, backend.unit) for s in searches)
+    found = tuple(_report_program(s, run_dir, len(searches) > 1, assembly) for s in searches)
     programs = [p.summary for p in found]
     single = len(programs) == 1
     values = [p.value_s for p in programs if p.value_s is not None]
@@ -230,8 +235,9 @@ def record(p: OpenProgram) -> None:
             p.schedule = p.session.schedule(best.placement)  # a backend that measures executes the program for it
 
 
-def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> ProgramResult:
-    evaluate, problem = s.evaluate, s.problem
+def _report_program(s: OpenProgram, run_dir: Path, family: bool, assembly: Assembly) -> ProgramResult:
+    evaluate, problem, backend = s.evaluate, s.problem, assembly.backend
+    unit, band = backend.unit, None
     best, measurements = evaluate.best, None
     if not s.recorded:
         record(s)
@@ -247,6 +253,12 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
         proven = s.session.lower_bound()
         bound = proven if bound is None else bound if proven is None else max(bound, proven)
     notes += beaten(s, family, unit)
+    if backend.simulated and backend.objective == "makespan" and best is not None:
+        notes += bound_by_launches(problem, best)
+    if best is not None:
+        with optional(notes.append, "the error band is unknown"):
+            used = np.unique(problem.expand(best.placement.device)[problem.graph.kernel])
+            band = assembly.error_band(problem, used.tolist())
     kernels = int(problem.graph.kernel.sum())
     measured = problem.costs.measured[problem.graph.kernel]
     summary = ProgramSummary(
@@ -272,6 +284,7 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
         notes=notes,
         measured_costs=float(measured.mean()) if measured.size else 0.0,
         layers=layers_of(problem, best.placement) if best else {},
+        error_band=band,
         baselines=list(s.baselines),
         directory=str(s.directory.relative_to(run_dir)),
     )
@@ -279,6 +292,19 @@ def _report_program(s: OpenProgram, run_dir: Path, family: bool, unit: str) -> P
     return ProgramResult(
         summary, problem, placement, measurements, s.schedule, tuple(evaluate.history), evaluate.logged
     )
+
+
+def bound_by_launches(problem: Problem, best: Best) -> list[str]:
+    """A note if a host takes most of the step to launch its operations."""
+    last_s, launchers = problem.launched_s(problem.expand(best.placement.device)), problem.cluster.launchers
+    if not launchers.any or last_s.max(initial=0.0) < LAUNCHING * best.value_s:
+        return []
+    alone = (launchers.host == launchers.host[0]).all()
+    whose = "the operations, whatever device they run on" if alone else "the operations of its devices"
+    return [
+        f"bound by launches: {'the' if alone else 'a'} host takes {format_value(float(last_s.max()), 's')} to launch {whose};"
+        " launching=graph is the same step as a recorded graph"
+    ]
 
 
 def beaten(s: OpenProgram, family: bool, unit: str) -> list[str]:

@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import platform
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
@@ -29,7 +29,9 @@ from placekit_core.run.entries import Broken, Choice, CommandEntry, Entry, Packa
 
 if TYPE_CHECKING:  # numpy is not needed to list what is installed
     from placekit_core.contracts.cluster import Cluster
+    from placekit_core.contracts.problem import Problem
     from placekit_core.contracts.program import Program
+    from placekit_core.contracts.result import ErrorBand
 
 GROUP = "placekit"
 CORE = "placekit-core"
@@ -182,6 +184,13 @@ class Registry:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
         entry = self.get(kind, name)
         return entry.build(entry.options(values, f"{kind}."))
+
+    def error_band(self, problem: Problem, devices: Sequence[int]) -> ErrorBand | None:
+        """The error band of a simulated value with kernels on `devices`; None if the machine has no hosts, or no plugin knows."""
+        if not problem.cluster.hosts:
+            return None
+        found: ErrorBand | None = self.manager.hook.placekit_error_band(problem=problem, devices=devices)
+        return found
 
     def this_computer(self) -> Cluster:
         """The machine that this process runs on. Raises ClusterError if no plugin reads it, or it cannot be read."""

@@ -223,10 +223,13 @@ def calibrate(
                 "measure one program at a time",
             )
     clock, notes = Clock(machine, repeats, timeout_s), list[str]()
-    kinds = {}
+    kinds, gpus, launch_s = {}, list[str](), 0.0
     for name in cluster.kind_names:
         device, kind = cluster.device_kind.index(name), cluster.kinds[name]
         kinds[name] = _rates(kind, machine, device, clock, _dtypes(programs, kind), notes)
+        if kind.type == "gpu":  # this process launches for all of them; the clock's last work had nothing to do
+            gpus += [n for n, k in zip(cluster.device_names, cluster.device_kind, strict=True) if k == name]
+            launch_s = max(launch_s, clock.launch_s)
     links = _links(cluster, machine, clock, notes)
     samples: dict[str, Samples] = {name: defaultdict(list) for name in kinds}
     failures, interrupted = list[str](), False
@@ -243,6 +246,8 @@ def calibrate(
         "description": f"{cluster.name}, {about}",
         "kinds": {name: kind.model_dump() for name, kind in kinds.items()},
         "links": links,
+        "hosts": [{"devices": gpus, "launch_s": _rounded(launch_s)}] if gpus else [],
+        "launching": "eager",
         "relay": False,
         "multicast": False,
     }
@@ -330,10 +335,15 @@ def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: to
 
 
 def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
-    """Seconds of a kernel with almost nothing to do, when many run in a row; on a CPU, they include the call."""
-    tiny, samples = partial(torch.neg, torch.ones(1, device=where)), []
+    """Seconds of a kernel with almost nothing to do, when many run in a row; on a CPU, they include the call.
+
+    `clock.launch_s` is the median of what the host took for each then.
+    """
+    tiny, samples, host = partial(torch.neg, torch.ones(1, device=where)), list[float](), list[float]()
     for _ in range(clock.repeats + 1):  # held like operations, whose figures contain a launch
         samples.append(clock.once(stream, tiny, _LAUNCHES, clock.hold_s(_LAUNCHES)))
+        host.append(clock.launch_s)
+    clock.launch_s = float(np.median(host[1:]))
     return float(np.median(samples[1:]))
 
 

@@ -8,7 +8,7 @@ from placekit_scheduling import ROUNDING
 from placekit_scheduling.bounds.makespan import group_bound, work_bound
 from placekit_scheduling.bounds.relaxation import Relaxation
 
-from placekit_core import Cluster, CostTable, Problem
+from placekit_core import Cluster, CostTable, Problem, launches_of
 
 
 def load_bound(problem: Problem) -> float:
@@ -37,6 +37,25 @@ def one_stream(problem: Problem) -> Problem:
     kinds = {name: {**kind.model_dump(), "streams": 1} for name, kind in cluster.kinds.items()}
     machine = Cluster.parse({**cluster.model_dump(), "kinds": kinds}, cluster.name)
     return Problem(problem.graph, problem.grouping, machine, problem.costs)
+
+
+def with_launches(problem: Problem) -> Problem:
+    """The problem where an operation takes at least as long as its launch.
+
+    A stage has a process of its own, which launches its operations while those before run. So the slower of the two decides,
+    for each operation. Of devices of one kind, the host that takes longest counts.
+    """
+    cluster, graph = problem.cluster, problem.graph
+    launch_s, kinds = cluster.launchers.launch_s, cluster.kind_names
+    if not cluster.launchers.any:
+        return problem
+    own = [
+        launch_s[[k == kind for k in cluster.device_kind]].max() if kind in kinds else 0.0
+        for kind in problem.costs.kinds
+    ]
+    least = np.where(graph.kernel, launches_of(graph), 0.0)[:, None] * np.asarray(own)
+    costs = CostTable(problem.costs.kinds, np.maximum(problem.costs.op_s, least), problem.costs.measured)
+    return Problem(problem.graph, problem.grouping, cluster, costs)
 
 
 def with_seconds(problem: Problem, factor: NDArray[np.float64]) -> Problem:

@@ -61,12 +61,12 @@ class PipelineSession(KernelSession):
         self.options = options
         if options.objective == "step":
             self.repeats = options.microbatches
-        graph = problem.graph
+        graph = self.problem.graph
         trains = bool((graph.kernel & (graph.phase == BACKWARD)).any())
         chosen = ("1f1b" if trains else "inference") if options.schedule == "auto" else options.schedule
         self.schedule_name = chosen
         self.stages = Stages.of(
-            problem, chosen != "inference", options.checkpointing == "block" and trains, chosen == "zero_bubble"
+            self.problem, chosen != "inference", options.checkpointing == "block" and trains, chosen == "zero_bubble"
         )
         self.chunks = MAX_CHUNKS if chosen == "interleaved" else 1
         self._check_size()

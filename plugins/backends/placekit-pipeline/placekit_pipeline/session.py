@@ -15,13 +15,14 @@ from placekit_scheduling.evaluation import evaluate_batch
 from placekit_scheduling.fields import Field, lay_out
 
 from placekit_core import BackendError, Measurements, Placement, Placements, Problem, Session, usable_cores
+from placekit_pipeline.bounds import with_launches
 
 
 class KernelSession(Session):
     """One problem on a backend whose evaluation is compiled; a subclass builds it."""
 
     def __init__(self, problem: Problem, threads: int | None) -> None:
-        self.problem = problem
+        self.problem = with_launches(problem)
         self.threads = threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-pipeline") if self.threads > 1 else None
         self.function, self.fields = self.load()

@@ -310,3 +310,16 @@ def test_loads_of_equal_stages() -> None:
     measured = MaxLoad().open(problem).evaluate(Placements.of(np.asarray([[0, 1, 2], [0, 0, 1]], np.int16)))
     assert measured.value_s.tolist() == [1.0 + 2 * SEND_S, 2.0 + SEND_S]
     assert measured.peak_bytes.tolist() == [[WEIGHT] * 3, [2 * WEIGHT, WEIGHT, 0]]
+
+
+@pytest.mark.parametrize(("launching", "seconds"), [("per_device", 3.0), ("eager", 3.0), ("graph", 1.0)])
+def test_an_operation_takes_at_least_its_launch(launching: str, seconds: float) -> None:
+    """A stage has a process of its own, whatever the machine says; recorded graphs are not launched."""
+    plain = network(4, 2, trains=False)
+    data = {**plain.cluster.model_dump(), "hosts": [{"launch_s": 3.0}], "launching": launching}
+    problem = Problem(plain.graph, plain.grouping, Cluster.parse(data), plain.costs)
+    session = Pipeline(schedule="inference", microbatches=5, threads=1).open(problem)
+    value = session.evaluate(problem.placement([0, 0, 1, 1]).batch()).value_s[0]
+    assert value == pytest.approx((5 + 1) * 2 * seconds)
+    assert session.lower_bound() <= value
+    session.close()

@@ -11,6 +11,7 @@ are stored in arrays: as lists (`link`) in first-come order, or as pairing heaps
 from __future__ import annotations
 
 import numpy as np
+from placekit_scheduling import BY_HOST
 from placekit_scheduling.heaps import NEAR, drop_event, enqueue, insert_event, push_event, without_root
 from placekit_scheduling.jit import at
 
@@ -132,6 +133,13 @@ def simulate(device, priority, m, peak):
             sort(m.fresh, np.int64(0), n_fresh)
         for i in range(n_fresh):
             v = at(m.fresh[i])
+            if m.hosted and m.launched_s[v] > now:  # it is an event until its host has launched it
+                if last - first < NEAR:
+                    first, last = insert_event(m.near_s, m.near_task, first, last, m.launched_s[v], m.tasks + v)
+                else:
+                    push_event(m.far_s, m.far_task, n_far, m.launched_s[v], m.tasks + v)
+                    n_far += 1
+                continue
             q = at(m.home[v])
             if ranked:
                 m.key[v] = (np.int64(m.rank[v]) << 32) + arrivals
@@ -207,7 +215,9 @@ def simulate(device, priority, m, peak):
                 m.times[task] = now
                 m.times[m.tasks + task] = end
                 why = np.int64(-1) if m.bulk else np.int64(m.ready_by[task])
-                if not m.bulk and now > (m.times[m.tasks + why] if why >= 0 else 0.0):  # it waited in its queue
+                if m.hosted and task < m.n and m.launched_s[task] == now and now > 0.0:
+                    why = np.int64(BY_HOST)
+                elif not m.bulk and now > (m.times[m.tasks + why] if why >= 0 else 0.0):  # it waited in its queue
                     q = a if task < m.n else at(m.queue_of_route[route])
                     if q < m.first_shared:
                         why = np.int64(m.released_by[q])
@@ -260,6 +270,10 @@ def simulate(device, priority, m, peak):
                 first += 1
             else:
                 break
+            if m.hosted and task >= m.tasks:
+                m.fresh[n_fresh] = task - m.tasks
+                n_fresh += 1
+                continue
             if m.arrival:
                 task = at(m.started[task])
             if m.record:

@@ -12,7 +12,7 @@ from placekit_scheduling import Kernel, Trace
 from placekit_scheduling.fields import Layout, lay_out
 from placekit_scheduling.heaps import SPAN
 
-from placekit_core import UNLIMITED, Graph, Problem, Routes
+from placekit_core import UNLIMITED, Graph, Problem, Routes, launches_of
 from placekit_sim.compiled_variants import compiled
 from placekit_sim.layout import FIELDS
 from placekit_sim.rules import Rules
@@ -115,6 +115,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
     sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}, "span": SPAN}
     ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
     sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
+    sizes["n_if_hosted"] = problem.graph.n if numbers["hosted"] else 0
     sizes["tasks_if_arrival"] = tasks if numbers["arrival"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
     variant = ("recorded" if record else "plain") if plain else "any"
@@ -136,6 +137,8 @@ def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]])
         "n_sources": len(arrays["sources"]),
         "n_roots": len(arrays["roots"]),
         "n_levels": len(arrays["level_ptr"]) - 1,
+        "n_launched": len(arrays["launch_order"]),
+        "hosted": problem.cluster.launchers.any,
         "order": 2 if rules.use_priority else 1 if rules.rank is not None else 0,
         "multicast": problem.cluster.multicast,
         "bulk": rules.bulk,
@@ -187,6 +190,7 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "sources": np.flatnonzero(~graph.kernel),
         "roots": kernels[np.diff(graph.input_ptr)[kernels] == 0],
         "fixed_rank": np.zeros(0, np.int32) if rules.rank is None else rules.rank,
+        **_launches(problem),
         "level_ptr": _pointer(levels),
         "level_op": _flat(levels),
         "read_op": graph.edge_op[edge],
@@ -211,3 +215,12 @@ def _arrays(problem: Problem, rules: Rules, queues: _Queues) -> dict[str, NDArra
         "s_per_byte": routes.s_per_byte,
         "noise": np.zeros(0) if rules.transfer_factor is None else rules.transfer_factor,
     }
+
+
+def _launches(problem: Problem) -> dict[str, NDArray[Any]]:
+    """The arrays of the hosts."""
+    graph, launchers = problem.graph, problem.cluster.launchers
+    order = graph.topological_order[graph.kernel[graph.topological_order]]
+    return {
+        "launch_order": order, "host": launchers.host, "launches": launches_of(graph), "launch_s": launchers.launch_s
+    }  # fmt: skip

@@ -11,7 +11,7 @@ from placekit_sim.layout import FIELDS
 
 
 def _set_placement(m, device, priority, ranked, peak):
-    """Set the device and rank of each operation, and the persistent bytes on each device."""
+    """Set the device, rank and launch of each operation, and the persistent bytes on each device."""
     for d in range(m.size):
         m.used[d], m.to_readers[d] = 0.0, 0
     for i in range(m.g):
@@ -20,6 +20,18 @@ def _set_placement(m, device, priority, ranked, peak):
         peak[d] = m.used[d]
     for v in range(m.n):
         m.home[v], m.missing[v] = device[at(m.group_of[v])], m.n_inputs[v]
+    if m.hosted:
+        for d in range(m.size):
+            m.host_s[d] = 0.0
+        for i in range(m.n_launched):
+            v = at(m.launch_order[i])
+            d = at(m.home[v])
+            if m.launch_s[d] > 0.0:
+                h = at(m.host[d])
+                m.host_s[h] += m.launches[v] * m.launch_s[d]
+                m.launched_s[v] = m.host_s[h]
+            else:
+                m.launched_s[v] = 0.0
     if not ranked:
         return
     if m.order == 1:

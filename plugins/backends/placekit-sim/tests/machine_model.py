@@ -126,9 +126,9 @@ class Path:
         """Bandwidth of the slowest link."""
         return min([channel.bytes_per_s for channel in self.channels], default=math.inf)
 
-    def seconds(self, size: int) -> float:
+    def seconds(self, size: int, handover_s: float) -> float:
         """What a transfer of `size` bytes takes."""
-        latency_s = 0.0
+        latency_s = handover_s
         for channel in self.channels:
             latency_s += channel.latency_s
         return latency_s + size * (1.0 / self.width)
@@ -164,9 +164,10 @@ class Task:
 
     device: int  # where the operation runs, or the sender of the transfer
     rank: float
-    turn: tuple[int, ...]
+    turn: tuple[float, ...]
     phase: int  # for bulk-synchronous execution
     seconds: float = 0.0
+    launched_s: float = 0.0  # when its host has launched the operation
     operation: int = -1  # -1 for a transfer
     tensor: int = -1
     destinations: list[int] = field(default_factory=list)
@@ -183,14 +184,50 @@ class Task:
 
 def operation_tasks(problem: Problem, step: Step, rank: list[float]) -> list[Task]:
     """Execution, tasks and sources: a task for every operation, by index. Sources take no time."""
-    seconds, depth = problem.op_s.tolist(), depths(step)
+    seconds, depth, launched_s = problem.op_s.tolist(), depths(step), launches(problem, step)
     return [
         Task(
             operation=v, device=d, rank=rank[v], turn=(v,), phase=2 * depth[v] + 1 if step.kernel[v] else -1,
-            seconds=seconds[v][d] * step.noise_of_operation[v] if step.kernel[v] else 0.0,
+            seconds=seconds[v][d] * step.noise_of_operation[v] if step.kernel[v] else 0.0, launched_s=launched_s[v],
         )
         for v, d in enumerate(step.device)
     ]  # fmt: skip
+
+
+def host_of(cluster: Cluster, device: int) -> int:
+    """Hosts: the number of a device's host in the file; -1 without one."""
+    name = cluster.device_names[device]
+    for i, host in enumerate(cluster.hosts):
+        patterns = [host.devices] if isinstance(host.devices, str) else host.devices
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            return i
+    return -1
+
+
+def launches(problem: Problem, step: Step) -> list[float]:
+    """Hosts: when the launch of each operation ends, by the order of the graph, on the host of its device."""
+    cluster = problem.cluster
+    clock: dict[tuple[int, int], float] = {}
+    ends = [0.0 for _ in step.operations]
+    count = problem.graph.columns.get("launches", np.ones(len(ends))).tolist()  # type: ignore[union-attr]
+    for v in step.order:
+        d = step.device[v]
+        host = host_of(cluster, d)
+        if step.kernel[v] and host >= 0 and cluster.launching != "graph":
+            thread = (host, d if cluster.launching == "per_device" else -1)
+            clock[thread] = clock.get(thread, 0.0) + count[v] * cluster.hosts[host].launch_s
+            ends[v] = clock[thread]
+    return ends
+
+
+def handover(cluster: Cluster, device: int, to: int) -> float:
+    """Hosts: by how much the host of a device makes a transfer longer from it to another device, if one of them is a GPU."""
+    host = host_of(cluster, device)
+    gpus = [cluster.kinds[cluster.device_kind[d]].type == "gpu" for d in (device, to)]
+    if host < 0 or not any(gpus):
+        return 0.0
+    recorded = cluster.launching == "graph" and all(gpus)
+    return cluster.hosts[host].graph_handover_s if recorded else cluster.hosts[host].handover_s
 
 
 def transfer_tasks(problem: Problem, step: Step, rank: list[float], rules: Rules) -> list[Task]:
@@ -212,7 +249,8 @@ def transfer_tasks(problem: Problem, step: Step, rank: list[float], rules: Rules
                     device=step.device[u], tensor=t, destinations=to, serves=serves, is_copy=streamed,
                     rank=min(rank[v] for v in serves), channels=path.channels,
                     turn=(1, step.order.index(serves[0]), step.reads[serves[0]].index(t)) if streamed else (0, t, to[0]),
-                    seconds=path.seconds(step.size[t]) * step.noise_of_tensor[t][to[0]],
+                    seconds=path.seconds(step.size[t], handover(problem.cluster, step.device[u], to[0]))
+                    * step.noise_of_tensor[t][to[0]],
                     phase=2 * depth[u] + 2 if step.kernel[u] else 0,
                 ))  # fmt: skip
     return made
@@ -245,6 +283,7 @@ class Rounds:
         self.arrival = rules.ready_order == "arrival" and not rules.bulk
         self.round, self.now = 0, 0.0
         self.running: list[Task] = []
+        self.unlaunched: list[Task] = []  # operations that wait for nothing but their host
         self.ended = [task for task in tasks if task.phase < 0]  # in this round; sources in the first one
 
     def run(self) -> float:
@@ -254,9 +293,9 @@ class Rounds:
                 task.end_round = self.round
             self.make_ready()
             self.start()
-            if not self.running:
+            if not self.running and not self.unlaunched:
                 return self.now
-            self.now = min(task.end_s for task in self.running)
+            self.now = min([task.end_s for task in self.running] + [task.launched_s for task in self.unlaunched])
             self.round += 1
             ended = [task for task in self.running if task.end_s == self.now]
             self.ended = [t for t in ended if t.operation < 0] + [t for t in ended if t.operation >= 0]
@@ -269,9 +308,13 @@ class Rounds:
         the outputs of sources (0), then the operations of a level (1, 3, ...) and their outputs (2, 4, ...).
         """
         phase = min([task.phase for task in self.tasks if task.end_round < 0], default=0)
+        self.unlaunched = []
         for task in self.tasks:
             ready = task.phase == phase if self.bulk else all(other.end_round >= 0 for other in task.needs)
             if ready and task.ready_round < 0 and task.end_round < 0:
+                if task.launched_s > self.now:
+                    self.unlaunched.append(task)
+                    continue
                 task.ready_round = self.round
                 if self.arrival and not task.is_copy:
                     task.turn = arrival_turn(self.step, task, self.ended)
@@ -290,7 +333,7 @@ class Rounds:
             return len(busy) < self.streams[task.device]
         return all(len([other for other in self.running if c in other.channels]) < c.slots for c in task.channels)
 
-    def start_key(self, task: Task) -> tuple[bool, int, float, int, tuple[int, ...]]:
+    def start_key(self, task: Task) -> tuple[bool, int, float, int, tuple[float, ...]]:
         """Rule order: the rank, then ready in an earlier round, then the turn. Operations and transfers do not compete.
 
         One after another (`arrival`): operations that were ready before come first, by device.
@@ -323,13 +366,17 @@ def ranks(problem: Problem, step: Step, priority: Sequence[float] | None, rules:
     raise ValueError(f"there is no ready order {rules.ready_order!r}")
 
 
-def arrival_turn(step: Step, task: Task, ended: list[Task]) -> tuple[int, ...]:
-    """One after another: the place among tasks that become ready in this round. The last to end made an operation ready."""
+def arrival_turn(step: Step, task: Task, ended: list[Task]) -> tuple[float, ...]:
+    """One after another: the place among tasks that become ready in this round. The last to end made an operation ready.
+
+    Launches end after transfers, and before operations.
+    """
     made_by = max([i for i, other in enumerate(ended) if other in task.needs], default=-1)
     if task.operation < 0:
         return 0, made_by, task.tensor, min(task.serves)  # 0: before streamed copies
     if made_by < 0:
-        return -1, task.operation  # it reads nothing
+        transfers = len([other for other in ended if other.operation < 0])
+        return transfers - 0.5 if task.launched_s > 0 else -1.0, task.operation  # launched, or it reads nothing
     last = ended[made_by]
     written = [last.tensor] if last.operation < 0 else [t for t in step.tensors if step.producer[t] == last.operation]
     return made_by, max(t for t in step.reads[task.operation] if t in written), task.operation

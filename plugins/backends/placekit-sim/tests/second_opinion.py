@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 from machine_model import Execution, Rules, execute
 from numpy.random import Generator
-from placekit_testing.strategies import pick, random_placements, random_problem
+from placekit_testing.strategies import TICK_S, pick, random_placements, random_problem
 
-from placekit_core import Backend, Measurements, Placements, Problem, Schedule
+from placekit_core import Backend, Cluster, Measurements, Placements, Problem, Schedule
 
 ORDERS = ("priority", "fifo", "breadth_first", "depth_first", "random", "arrival")
 ROUNDING = 1e-9  # relative: a bound is a sum in another order
@@ -50,13 +50,14 @@ class Trial:
     def __str__(self) -> str:
         options = ", ".join(f"{key}={value}" for key, value in self.options.items() if value is not None)
         graph, cluster = self.problem.graph, self.problem.cluster
-        machine = f"{cluster.size} devices ({cluster.name}{', multicast' if cluster.multicast else ''})"
+        how = f"{cluster.name}{', multicast' if cluster.multicast else ''}, {len(cluster.hosts)} hosts, {cluster.launching}"
+        machine = f"{cluster.size} devices ({how})"
         return f"{self.backend} with {options}: {graph.n} operations on {machine}"
 
 
 def draw(rng: Generator, n: int = 24, max_devices: int = 5) -> Trial:
     """A trial of up to `n` operations: all machines, orders, and kinds of execution of the machine model."""
-    problem = random_problem(rng, int(rng.integers(1, n + 1)), max_devices)
+    problem = with_hosts(rng, random_problem(rng, int(rng.integers(1, n + 1)), max_devices))
     bulk = bool(rng.random() < 0.25)
     streams = not bulk and not problem.cluster.multicast and rng.random() < 0.4
     rules = Rules(
@@ -67,6 +68,29 @@ def draw(rng: Generator, n: int = 24, max_devices: int = 5) -> Trial:
         noise=pick(rng, [0.0, 0.0, 0.3]),
     )
     return Trial(problem, random_placements(rng, problem, 2, bool(rng.random() < 0.7)), rules)
+
+
+def with_hosts(rng: Generator, problem: Problem) -> Problem:
+    """The problem on a machine with no host, one, or two, which launch in any way; some operations are several launches."""
+    graph, cluster = problem.graph, problem.cluster
+    count = int(rng.integers(0, min(2, cluster.size) + 1))
+    first = int(rng.integers(1, cluster.size)) if cluster.size > 1 else 1
+    names = list(cluster.device_names)
+    parts = [names] if count == 1 else [names[:first], names[first:]] if rng.random() < 0.8 else [names[:first]]
+    once = 0 if cluster.multicast else 1  # one transfer for all destinations takes as long to each
+    hosts = [
+        {
+            "devices": part, "launch_s": pick(rng, [0, 0.5, 1, 3]) * TICK_S,
+            "handover_s": pick(rng, [0, 0, 1]) * once * TICK_S, "graph_handover_s": pick(rng, [0, 2]) * once * TICK_S,
+        }
+        for part in parts if count and part
+    ]  # fmt: skip
+    launching = pick(rng, ["eager", "eager", "per_device", "graph"])
+    data = {**cluster.model_dump(), "hosts": hosts, "launching": launching}
+    launches = rng.choice([0.25, 1.0, 1.0, 2.0], graph.n)
+    if rng.random() < 0.3:
+        graph = replace(graph, columns={**graph.columns, "launches": launches})
+    return Problem(graph, problem.grouping, Cluster.parse(data), problem.costs)
 
 
 def tiny(rng: Generator) -> Trial:

@@ -13,7 +13,17 @@ import yaml
 from machine_model import Rules, execute
 from placekit_sim.simulator import BulkSynchronous, Simulator
 
-from placekit_core import Cluster, CostFile, CostTable, Graph, GraphBuilder, Problem, Schedule
+from placekit_core import (
+    Cluster,
+    ClusterError,
+    CostFile,
+    CostTable,
+    Graph,
+    GraphBuilder,
+    GraphError,
+    Problem,
+    Schedule,
+)
 from placekit_core.contracts.costs import EFFICIENCY
 
 MESH: dict[str, Any] = {"links": [{"mesh": "*", "bytes_per_s": 1.0}]}
@@ -65,6 +75,98 @@ def test_a_transfer_takes_latency_and_bytes() -> None:
     value, _, schedule = measure(problem(chain(), machine, {"a": 1, "b": 2, "c": 3}), [0, 1, 1])
     assert value == 1 + (0.5 + 4 / 2) + 2 + 3
     assert sends(schedule) == [(0, 0, 1, 1.0, 3.5)]
+
+
+def row(n: int) -> Graph:
+    """n operations without edges."""
+    b = GraphBuilder("row")
+    for i in range(n):
+        b.add(f"o{i}")
+    return b.build()
+
+
+def hosted(devices: int, launch_s: float = 2.0, **fields: Any) -> Cluster:
+    """A machine with one host, which launches in 2 s."""
+    host = {"launch_s": launch_s, "handover_s": 1.0, "graph_handover_s": 10.0}
+    return cluster(devices, {**MESH, "hosts": [host], **fields})
+
+
+def starts(schedule: Schedule) -> list[float]:
+    return [float(s) for s in schedule.op_start_s]
+
+
+def test_one_host_launches_for_all_devices() -> None:
+    p = problem(row(4), hosted(2), dict.fromkeys(("o0", "o1", "o2", "o3"), 1.0))
+    for device in ([0, 0, 0, 0], [0, 1, 0, 1]):  # a second device is of no use: the host does not launch faster
+        value, _, schedule = measure(p, device)
+        assert starts(schedule) == [2, 4, 6, 8]
+        assert value == 9
+
+
+def test_long_operations_hide_launches() -> None:
+    p = problem(row(3), hosted(2), {"o0": 5.0, "o1": 1.0, "o2": 1.0})
+    value, _, schedule = measure(p, [0, 0, 0])
+    assert starts(schedule) == [2, 7, 8]
+    assert value == 9
+
+
+def test_ways_of_launching() -> None:
+    seconds = dict.fromkeys(("a", "b", "c"), 1.0)
+    found = {
+        how: measure(problem(chain(), hosted(2, launching=how), seconds), [0, 0, 1])
+        for how in ("eager", "per_device", "graph")
+    }
+    assert starts(found["eager"][2]) == [2, 4, 8]  # b ends at 5; 1 to hand over and 2 for 2 bytes
+    assert starts(found["per_device"][2]) == [2, 4, 8]  # c was launched at 2
+    assert starts(found["graph"][2]) == [0, 1, 14]  # no launches, but a hand-over takes 10
+
+
+def test_launches_of_an_operation() -> None:
+    b = GraphBuilder("three")
+    for i in range(3):
+        b.add(f"o{i}")
+    b.columns["launches"] = np.asarray([1.0, 0.25, 2.0])
+    value, _, schedule = measure(problem(b.build(), hosted(2), {"o0": 0.0}), [0, 0, 1])
+    assert starts(schedule) == [2, 2.5, 6.5]
+    assert value == 6.5
+
+
+def test_priorities_choose_among_launched_operations() -> None:
+    p = problem(row(3), hosted(2, launch_s=1.0), dict.fromkeys(("o0", "o1", "o2"), 3.0))
+    _, _, schedule = measure(p, [0, 0, 0], [1.0, 2.0, 3.0])
+    assert starts(schedule) == [1, 7, 4]  # o0 is the only one at 1; at 4, both others are launched
+
+
+def test_devices_without_a_host_launch_at_once() -> None:
+    machine = cluster(2, {**MESH, "hosts": [{"devices": "gpu:1", "launch_s": 2.0}]})
+    _, _, schedule = measure(problem(row(3), machine, {}), [0, 1, 0])
+    assert starts(schedule) == [0, 2, 0]
+
+
+def test_barriers_wait_for_launches() -> None:
+    p = problem(chain(), hosted(2, launch_s=4.0), {"a": 1, "b": 1, "c": 1})
+    _, _, schedule = measure(p, [0, 0, 0], bulk=True)
+    assert starts(schedule) == [4, 8, 12]
+
+
+def test_hosts_are_checked() -> None:
+    for hosts, message in (
+        ([{"devices": "gpu:7", "launch_s": 1.0}], "host of 'gpu:7' has no device"),
+        ([{"launch_s": 1.0}, {"devices": "gpu:0", "launch_s": 1.0}], "gpu:0 of 'cluster' has two hosts"),
+        ([{"devices": [], "launch_s": 1.0}], "should have at least 1 item"),
+    ):
+        with pytest.raises(ClusterError, match=message):
+            cluster(2, {**MESH, "hosts": hosts})
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_launches_are_checked(wrong: float) -> None:
+    b = GraphBuilder("two")
+    b.add("o0")
+    b.add("o1")
+    b.columns["launches"] = np.asarray([1.0, wrong])
+    with pytest.raises(GraphError, match="column 'launches' of 'two' is no number of launches each"):
+        Problem.of(b.build(), hosted(2))
 
 
 def fork() -> Graph:
@@ -272,7 +374,7 @@ def test_the_documented_cluster_is_valid() -> None:
     machine = Cluster.parse(yaml.safe_load(text))
     assert machine.device_names == ("gpu:0", "gpu:1", "gpu:2", "gpu:3", "host0", "host1")
     route = machine.routes.latency_s[0, 2], 1 / machine.routes.s_per_byte[0, 2]
-    assert route == (pytest.approx(30e-6), pytest.approx(10e9))
+    assert route == (pytest.approx(20e-6 + 30e-6), pytest.approx(10e9))  # hand-over and latencies
 
 
 def test_the_documented_efficiencies_and_cost_file_are_those_of_the_core() -> None:

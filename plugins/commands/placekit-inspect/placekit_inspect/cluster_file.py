@@ -8,9 +8,10 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from placekit_core import Cluster
+from placekit_core import Cluster, Efficiency
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml
+from placekit_inspect.data_sheets import HostPart
 
 WIDTH = 120  # of a line of the file
 
@@ -24,14 +25,15 @@ class KindEntry(NamedTuple):
 
 
 def cluster_text(
-    head: Iterable[str], name: str, description: str, kinds: Mapping[str, KindEntry], links: Iterable[str]
-) -> str:
+    head: Iterable[str], name: str, description: str, kinds: Mapping[str, KindEntry], links: Iterable[str],
+    hosts: Iterable[str],
+) -> str:  # fmt: skip
     """The content of a cluster file.
 
     Args:
         head: comments at the top, one paragraph each.
         description: as YAML.
-        links: lines from `link` and `comment`.
+        links, hosts: lines from `link`, `host` and `comment`.
 
     Raises ClusterError if the file would be invalid.
     """
@@ -42,7 +44,7 @@ def cluster_text(
     lines.append("devices:")
     lines += [f"  - {{kind: {key}{f', count: {e.number}' if e.number > 1 else ''}}}" for key, e in kinds.items()]
     links = list(links)
-    lines += ["links:", *links] if links else []
+    lines += [*(["links:", *links] if links else []), "hosts:", *hosts]
     content = "\n".join(lines) + "\n"
     Cluster.parse(parse_yaml(content.encode()), f"the new file {name}.yaml")
     return content
@@ -51,7 +53,8 @@ def cluster_text(
 def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
     """A device kind as lines of a cluster file, with `about` as a comment above it."""
     rates = ", ".join(f"{dtype}: {figure(rate)}" for dtype, rate in kind.flops_per_s.items())
-    written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s"}
+    written = {"type", "flops_per_s", "memory_bytes", "memory_bytes_per_s", "launch_overhead_s", "efficiency"}
+    efficiency = [f"      {c}: {_row(e)}" for c, e in kind.efficiency.items()]
     others = kind.model_dump(exclude=written | {"reserve_bytes", "headroom"}, exclude_defaults=True)
     kept = {key: getattr(kind, key) for key in ("reserve_bytes", "headroom") if getattr(kind, key)}
     return [
@@ -64,7 +67,13 @@ def kind_lines(name: str, kind: DeviceKind, about: str) -> list[str]:
         f"    memory_bytes_per_s: {figure(kind.memory_bytes_per_s)}",
         f"    launch_overhead_s: {figure(kind.launch_overhead_s)}",
         *(f"    {key}: {json.dumps(value)}" for key, value in others.items()),
+        *(["    efficiency:", *efficiency] if efficiency else []),
     ]
+
+
+def _row(fractions: Efficiency) -> str:
+    """A row of `efficiency`."""
+    return f"{{{', '.join(f'{name}: {value:g}' for name, value in fractions if value is not None)}}}"
 
 
 def withheld_note(sources: Iterable[str]) -> str:
@@ -79,6 +88,14 @@ def link(ends: str, bytes_per_s: float, latency_s: float = 0.0, duplex: str = "f
     text += f", duplex: {duplex}" if duplex != "full" else ""
     text += f", concurrent: {concurrent}" if concurrent > 1 else ""
     return f"  - {{{text}}}"
+
+
+def host(known: HostPart, devices: Iterable[str] = ()) -> str:
+    """A host as a line of the file; without `devices`, of all of them."""
+    patterns = [json.dumps(d) for d in devices]
+    text = f"devices: [{', '.join(patterns)}], " if patterns else ""
+    text += f"launch_s: {figure(known.launch_s)}, handover_s: {figure(known.handover_s)}"
+    return f"  - {{{text}, graph_handover_s: {figure(known.graph_handover_s)}}}"
 
 
 def comment(text: str, indent: str = "  ") -> list[str]:

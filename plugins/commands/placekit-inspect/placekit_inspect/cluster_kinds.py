@@ -8,12 +8,10 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.units import count, mebibytes
 from placekit_inspect.data_sheets import Parts, parts
 from placekit_inspect.machine_words import HOW
+from placekit_inspect.own_kinds import EXAMPLE
 
 FEW = 5  # kinds whose sources are shown
-OWN = (
-    "a kind that is not listed: copy a similar one into the cluster file that `placekit cluster new` writes, and change its"
-    " figures"
-)
+OWN = f"a kind that is not listed: give its figures, NAME{EXAMPLE}; `placekit cluster new` writes them into a file to edit"
 
 
 def main(argv: list[str], registry: Registry) -> int:
@@ -23,12 +21,13 @@ def main(argv: list[str], registry: Registry) -> int:
     word, known = parser.read(argv).word, parts()
     found = [name for name, part in known.kinds.items() if _plain(word) in _plain(name + part.title)]
     if not found:
-        raise unknown("device kind", word, known.kinds, ClusterError, "placekit cluster kinds")
+        error = unknown("device kind", word, known.kinds, ClusterError, "placekit cluster kinds")
+        raise ClusterError(error.message, f"{error.hint}; {OWN}")
     show_kinds(known, found)
     for name in found if len(found) <= FEW else ():
         part = known.kinds[name]
         nominal = f" Nominal, not of a data sheet: {part.nominal}." if part.nominal else ""
-        print(wrapped(f"{name}: {part.source}.{nominal}"))
+        print(wrapped(f"{name}: {part.source}.{nominal} {known.origin(name)}"))
     if not word:
         print()
         show_links(known)

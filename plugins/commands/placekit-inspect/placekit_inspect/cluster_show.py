@@ -7,7 +7,7 @@ import numpy as np
 from placekit_core import UNLIMITED, Cluster, ClusterError, Registry, load_cluster, unknown
 from placekit_core.cli.console import facts, table, wrapped
 from placekit_core.cli.parser import Parser
-from placekit_core.contracts.cluster import DeviceKind
+from placekit_core.contracts.cluster import DeviceKind, Host
 from placekit_core.contracts.units import count, mebibytes, seconds
 
 
@@ -46,6 +46,8 @@ def show(cluster: Cluster) -> None:
             ("launch", seconds(k.launch_overhead_s)),
             ("streams", str(k.streams)),
         ])  # fmt: skip
+    for host in cluster.hosts:
+        print(wrapped(_host(host, cluster.launching)))
     r = cluster.routes
     limit = {UNLIMITED: "any number of transfers"}
     rows = [
@@ -67,6 +69,18 @@ def show(cluster: Cluster) -> None:
         f"\nmulticast {'yes' if cluster.multicast else 'no'}; slowest pair {_rate(1 / slowest if slowest else np.inf)}"
     )
     print(f"fingerprint {cluster.fingerprint}")
+
+
+def _host(host: Host, launching: str) -> str:
+    """What a host adds to operations and transfers."""
+    own = host.devices if isinstance(host.devices, str) else ", ".join(host.devices)
+    graphs = launching == "graph"
+    times = [f"{'no time' if graphs else seconds(host.launch_s)} per launch"]
+    if handover := host.graph_handover_s if graphs else host.handover_s:
+        times.append(f"{seconds(handover)} more per transfer between GPUs")
+    if not graphs and host.graph_handover_s:
+        times.append(f"{seconds(host.graph_handover_s)} with launching=graph")
+    return f"host of {own} (launching {launching}): {', '.join(times)}"
 
 
 def _usable(kind: DeviceKind) -> str:

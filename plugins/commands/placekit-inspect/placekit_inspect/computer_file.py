@@ -11,7 +11,7 @@ from placekit_core import Cluster, ClusterError
 from placekit_core.contracts.cluster import DeviceKind
 from placekit_core.contracts.files import parse_yaml
 from placekit_core.contracts.units import count, mebibytes
-from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, link, withheld_note
+from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, host, link, withheld_note
 from placekit_inspect.computer import Computer, Gpu, Processor, read_computer
 from placekit_inspect.data_sheets import NvLink, Parts, parts
 
@@ -24,7 +24,8 @@ HEAD = (
 _STEP = 256 * 2**20  # memory of other programs is rounded up to this, so that the next run finds the same machine
 _DRIVER = 400 * 2**20  # old drivers count their own memory as used, but the reserve includes it already
 _CPU_LAUNCH_S = 2e-6
-_BYTES_PER_S = {16: 51.2e9, 1024: 204.8e9}  # by largest number of cores: two channels of DDR4-3200, or eight
+_CHANNELS = {16: 2, 1024: 8}  # of DDR4-3200, by largest number of cores
+_CHANNEL_BYTES_PER_S = 25.6e9
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,9 @@ def computer_file(computer: Computer, name: str = "here") -> str:
     found = [f"{len(own.positions)} x {known.kinds[own.part].title}" for own in gpus.values()]
     described = " + ".join([*found, f"{computer.processor.name}, {computer.processor.cores} cores"])
     head = [HEAD, withheld_note(sources), *(f"{note[:1].upper()}{note[1:]}." for note in computer.notes)]
-    return cluster_text(head, name, json.dumps(described), kinds, links)
+    about = known.host.source
+    hosts = [*comment(f"{about[:1].upper()}{about[1:]}."), host(known.host)]
+    return cluster_text(head, name, json.dumps(described), kinds, links, hosts)
 
 
 def _gpu_kinds(computer: Computer, known: Parts) -> dict[str, _Gpus]:
@@ -99,21 +102,24 @@ def _part(gpu: Gpu, known: Parts) -> str:
 def _comment_on_gpus(own: _Gpus, computer: Computer, known: Parts) -> str:
     part, numbers = known.kinds[own.part], ", ".join(str(computer.gpus[p].index) for p in own.positions)
     held = f" Other programs hold {mebibytes(own.used_bytes)}, rounded up." if own.used_bytes else ""
-    return f"{part.title}: {'GPUs' if len(own.positions) > 1 else 'GPU'} {numbers} of nvidia-smi. {part.source}.{held}"
+    which = f"{'GPUs' if len(own.positions) > 1 else 'GPU'} {numbers} of nvidia-smi"
+    return f"{part.title}: {which}. {part.source}.{held}\n{known.origin(own.part)}"
 
 
 def _processor_kind(processor: Processor, known: Parts) -> DeviceKind:
     """The CPU as a device: FLOP/s are cores x clock x FLOP per cycle, and half of that in float64."""
     flops = processor.cores * processor.hertz * processor.flops_per_cycle
     withheld = known.withheld["cpu"]
+    channels = next(n for cores, n in _CHANNELS.items() if processor.cores <= cores)
     return DeviceKind(
         type="cpu",
         flops_per_s={"float32": flops, "float64": flops / 2},
         memory_bytes=processor.memory_bytes,
         reserve_bytes=min(withheld.reserve_bytes, processor.memory_bytes // 4),
         headroom=withheld.headroom,
-        memory_bytes_per_s=next(rate for cores, rate in _BYTES_PER_S.items() if processor.cores <= cores),
+        memory_bytes_per_s=channels * _CHANNEL_BYTES_PER_S,
         launch_overhead_s=_CPU_LAUNCH_S,
+        efficiency=known.host_efficiency(channels),
     )
 
 
@@ -121,7 +127,7 @@ def _comment_on_cpu(processor: Processor) -> str:
     return (
         f"{processor.name}. Estimated: {processor.cores} cores x {processor.hertz / 1e9:.2f} GHz x {processor.flops_per_cycle}"
         " float32 FLOP per cycle. Nominal: bandwidth of the memory (two channels of DDR4-3200; eight, if there are more than 16"
-        " cores), launch overhead."
+        " cores), launch overhead. Measured on other CPUs: efficiency."
     )
 
 

@@ -8,32 +8,40 @@ from dataclasses import dataclass
 
 from placekit_core import ClusterError
 from placekit_core.cli.arguments import quoted
-from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, link, withheld_note
+from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, host, link, withheld_note
 from placekit_inspect.data_sheets import LinkPart, Parts, parts
-from placekit_inspect.machine_words import Box, Machine, read_machine
+from placekit_inspect.machine_words import Box, Machine, plain_words, read_machine
+from placekit_inspect.own_kinds import with_own_kinds
 
 HEAD = """\
 Rates are peaks of data sheets: float16 and bfloat16 dense, with float32 accumulation; float32 is not TF32. Bandwidths
-are per direction. Launch overheads and latencies are nominal, unless a comment says where they come from.
+are per direction. Latencies are nominal, unless a comment says where they come from. `efficiency` has the fractions
+of these peaks that operations reach, where they were measured; classes without a row have the nominal ones.
 `placekit cluster profile` measures a machine that is at hand."""
 
 
 def machine_file(text: str, name: str = "") -> str:
     """The content of a cluster file, with comments, for the machine that `text` describes. Raises ClusterError."""
-    known = parts()
-    machine = read_machine(text, known)
+    words, known = with_own_kinds(plain_words(text), parts())
+    machine = read_machine(words, known)
     if machine.memory is not None:
-        known = known.model_copy(update={"kinds": known.kinds | {"cpu": machine.memory.part(known.kinds["cpu"])}})
-    links = _Links(machine, known).lines()
+        own = {"cpu": machine.memory.part(known.kinds["cpu"], known)}
+        known = known.model_copy(update={"kinds": known.kinds | own})
+    writer = _Links(machine, known)
+    links = writer.lines()
     numbers = _numbers(machine)
     kinds = {}
     for kind, number in numbers.items():
         part = known.kinds[kind]
         nominal = f" Nominal: {part.nominal}." if part.nominal else ""
-        kinds[kind] = KindEntry(known.kind(kind), number, f"{part.title}. {part.source}.{nominal}")
+        kinds[kind] = KindEntry(
+            known.kind(kind), number, f"{part.title}. {part.source}.{nominal}\n{known.origin(kind)}"
+        )
     withheld = withheld_note(known.withheld_of(kind).source for kind in kinds)
     head = [f"`placekit cluster new {quoted(' '.join(text.split()))}`.", HEAD, withheld]
-    return cluster_text(head, name or _slug(numbers), _described(machine, known), kinds, links)
+    about = known.host.source
+    hosts = [*comment(f"{about[:1].upper()}{about[1:]}."), *writer.hosts]
+    return cluster_text(head, name or _slug(numbers), _described(machine, known), kinds, links, hosts)
 
 
 def _numbers(machine: Machine) -> dict[str, int]:
@@ -56,7 +64,7 @@ class _Group:
 
 
 class _Links:
-    """Writes the links of a machine.
+    """Writes the links and hosts of a machine.
 
     A box has at most two hubs: one for its fabric, and `pcie` (`host` if GPUs copy through host memory). The network is
     connected to the box's *gateway*: a hub, or its only device.
@@ -67,10 +75,11 @@ class _Links:
         self.total = _numbers(machine)
         self.number = len(machine.each())
         self.out: list[str] = []
+        self.hosts: list[str] = []
         self.noted: set[str] = set()
 
     def lines(self) -> list[str]:
-        """The lines below `links:`."""
+        """The lines below `links:`; those below `hosts:` are in `hosts` then."""
         begun = dict.fromkeys(self.total, 0)
         gateways: list[str | _Group] = []
         for i, box in enumerate(self.machine.each()):
@@ -79,6 +88,8 @@ class _Links:
                 numbers = range(begun[own.kind], begun[own.kind] + own.number)
                 groups.append(_Group(own.kind, numbers, own.pcie, own.lanes))
                 begun[own.kind] += own.number
+            patterns = [pattern for group in groups for pattern in self._patterns(group)]
+            self.hosts.append(host(self.known.host, patterns if self.number > 1 else ()))
             gateways.append(self._box(box, groups, f"{i}" if self.number > 1 else ""))
         if self.machine.network is not None:
             self._network(self.known.links[self.machine.network], gateways)
@@ -164,7 +175,7 @@ class _Links:
                 raise ClusterError(
                     f"{group.kind} has no PCIe slot", "connect it by a network, or by `shared` with its own CPU"
                 )
-            given, lanes = group.pcie or box.pcie, group.lanes or box.lanes
+            given, lanes = group.pcie or box.pcie, min(group.lanes or box.lanes, part.lanes)
             slot = self.known.links[f"pcie{min(part.pcie, int(given[-1]) if given else part.pcie)}"]
             assert slot.bytes_per_s is not None
             self._note(f"{slot.title} x{lanes}; {slot.source}.")

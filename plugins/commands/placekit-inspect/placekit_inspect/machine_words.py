@@ -2,7 +2,8 @@
 
     machine   one box, or boxes and their network: BOX | [N nodes of] (BOX) [+ ...], NETWORK [xNICS]
     BOX       DEVICES [+ DEVICES ...] [+ MEMORY] [, LINK [xLANES] ...]
-    DEVICES   [N x] KIND [pcieN [xLANES]], with the slot of these devices if they differ
+    DEVICES   [N x] KIND [pcieN [xLANES]], with the slot of these devices if they differ; KIND may be NAME(24GB 900GB/s 80TFLOPS),
+              which own_kinds.py reads
     MEMORY    that of the host, a CPU: 64gb ddr5-5600 [xCHANNELS], 2 channels unless they are given
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from placekit_core import ClusterError, unknown
 from placekit_core.contracts.cluster import MAX_DEVICES
 from placekit_inspect.data_sheets import Part, Parts
+from placekit_inspect.own_kinds import EXAMPLE
 
 HOW = (
     "write for example `2x rtx4090 + 1x rtx3090, pcie4 x8`, `rtx4090 pcie4 x16 + rtx3060 pcie3 x4 + 64gb ddr5-5600` or"
@@ -28,7 +30,9 @@ LANES = (1, 2, 4, 8, 16)
 LISTING = "placekit cluster kinds"
 _BOXES = re.compile(r"(?:([0-9]+)\s*(?:x|nodes?|boxes|box)?\s*(?:of)?\s*)?\(([^()]*)\)")
 _DEVICES = re.compile(r"(?:([0-9]+)\s*x?\s*)?([a-z][\w .-]*?)(?:\s+(pcie ?[\d.]+)(?:\s*x\s*([0-9]{1,4}))?)?")
-_MEMORY = re.compile(r"([0-9]{1,6})\s*gb\s+(ddr[45])-([0-9]{4,5})(?:\s*x\s*([0-9]{1,2}))?")
+_MEMORY = re.compile(r"([1-9][0-9]{0,5})\s*gb\s+(ddr[45])-([1-9][0-9]{3,4})(?:\s*x\s*([1-9][0-9]?))?")
+_LIKE_MEMORY = re.compile(r"(?:\d+ ?x ?)?\d+ ?gi?b\b.*|.*ddr.*")
+_LANES = re.compile(r"(.*[^\s\d].*?)\s+(x\s*[0-9]{1,4})")
 _LINK = re.compile(r"(\w[\w .-]*?)(?:\s*x\s*([1-9][0-9]{0,3}))?")
 
 
@@ -51,7 +55,7 @@ class HostMemory:
     transfers: int
     channels: int
 
-    def part(self, cpu: Part) -> Part:
+    def part(self, cpu: Part, known: Parts) -> Part:
         """The CPU with this memory."""
         name, channels = f"{self.type.upper()}-{self.transfers}", f"{self.channels} channel{'s' * (self.channels > 1)}"
         return cpu.model_copy(
@@ -59,6 +63,7 @@ class HostMemory:
                 "title": f"CPU with {self.gib} GB of {name} ({channels})",
                 "source": f"{cpu.source.partition(',')[0]}; {channels} of {name}, 8 bytes each",
                 "nominal": "arithmetic of the CPU",
+                "measured": known.host_fractions(self.channels),
                 "memory_bytes": self.gib * 2**30,
                 "memory_bytes_per_s": self.channels * self.transfers * 8e6,
             }
@@ -110,7 +115,7 @@ class Machine:
 
 def read_machine(text: str, known: Parts) -> Machine:
     """The machine that `text` describes. Raises ClusterError."""
-    words = " ".join(text.lower().replace("\u00d7", "x").split())
+    words = plain_words(text)
     machine = _with_boxes(words, known) if "(" in words else _one_box(words, known)
     boxes = sum(number for number, _ in machine.boxes)
     if sum(number * box.size for number, box in machine.boxes) > MAX_DEVICES:
@@ -122,6 +127,11 @@ def read_machine(text: str, known: Parts) -> Machine:
             f"{machine.network} connects boxes, and there is only one", "leave it out, or write more boxes"
         )
     return machine
+
+
+def plain_words(text: str) -> str:
+    """The text in lower case, with single spaces."""
+    return " ".join(text.lower().replace("\u00d7", "x").split())
 
 
 def _with_boxes(words: str, known: Parts) -> Machine:
@@ -214,11 +224,18 @@ def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory 
 def _device(item: str, known: Parts) -> tuple[Devices, int]:
     """Read `2x rtx4090 pcie4 x8`: a kind with its slot, and the number of such devices."""
     found = _DEVICES.fullmatch(item)
+    if _LIKE_MEMORY.fullmatch(item) and not (found and _known(found[2], known.kinds)):
+        how = "write its size, type (ddr4 or ddr5), MT/s, and channels if they are not 2: 64gb ddr5-5600 x2"
+        raise ClusterError(f"{item!r} is no memory of the host", how)
     if not found:
         raise ClusterError(f"{item!r} is no device", f"a device is [N x] KIND [pcieN [xLANES]]; {HOW}")
     kind, pcie = _known(found[2], known.kinds), _known(found[3] or "", known.links)
     if kind is None:
-        raise unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
+        if (slot := _LANES.fullmatch(found[2])) and _known(slot[1], known.kinds):
+            how = f"say which PCIe: {slot[1]} pcie4 {slot[2]}"
+            raise ClusterError(f"{slot[2]!r} of {slot[1]} are lanes of an unknown link", how)
+        error = unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
+        raise ClusterError(error.message, f"{error.hint}; or give your own figures: {found[2].strip()}{EXAMPLE}")
     if found[3] and pcie is None:
         raise unknown("link", found[3], known.links, ClusterError, LISTING)
     lanes = int(found[4]) if found[4] else None

@@ -46,6 +46,7 @@ def test_machines_that_ship_are_what_the_command_writes() -> None:
 def test_a_machine_of_a_paper_agrees_with_the_parts_but_gives_all_of_its_memory() -> None:
     data, own = _cluster("4x p100, pcie3 x16").model_dump(), load_cluster(CONF["p100x4"])
     data["kinds"]["p100"] |= {"reserve_bytes": 0, "headroom": 0.0}
+    data["hosts"] = []
     assert Cluster.parse(data).fingerprint == own.fingerprint
     assert own.withheld_bytes == 0
 
@@ -90,17 +91,44 @@ def test_each_device_has_a_slot_and_the_host_its_memory() -> None:
     assert _cluster("l40s + 768 GB ddr4-3200 x12").kinds["cpu"].memory_bytes_per_s == 12 * 3200e6 * 8
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["rtx4090 + 2x mycard(24GB 900GB/s 80TFLOPS)", "RTX4090 + 2xMyCard (80 TFLOP/s, 24 GiB, 0.9 TB/s)",
+     "rtx4090 + mycard(24gb 900gb/s 0.08pflops) + mycard"],
+)  # fmt: skip
+def test_a_kind_may_have_its_figures_in_the_words(text: str) -> None:
+    cluster = _cluster(text)
+    assert cluster.device_names == ("rtx4090:0", "mycard:0", "mycard:1")
+    kind, other = cluster.kinds["mycard"], cluster.kinds["rtx4090"]
+    assert (kind.memory_bytes, kind.memory_bytes_per_s, kind.flops_per_s) == (24 * 2**30, 900e9, {"float32": 80e12})
+    assert (kind.reserve_bytes, kind.headroom) == (other.reserve_bytes, other.headroom)
+    assert {c.name: c.bytes_per_s for c in cluster.routes.channels}["mycard:0<->host"] == 24e9
+
+
+def test_the_slot_of_such_a_kind_and_boxes_of_it() -> None:
+    rates = [c.bytes_per_s for c in _cluster("mycard(8GB 500GB/s 9TFLOPS pcie5) + cpu, pcie5 x8").routes.channels]
+    assert rates[:2] == [24e9, 24e9]
+    assert _cluster("2 nodes of (2x new-card(8GB 500GB/s 9TFLOPS), pcie4 x8), 10gbe").size == 4
+
+
 def test_a_card_uses_its_own_generation_in_a_newer_slot() -> None:
     routes = _cluster("rtx5090 + 2x rtx3080, pcie5 x8").routes
     assert {c.name.split(":")[0]: c.bytes_per_s for c in routes.channels} == {"rtx5090": 24e9, "rtx3080": 12e9}
 
 
+def test_a_card_has_no_more_lanes_than_its_own() -> None:
+    rates = {
+        c.name.split(":")[0]: c.bytes_per_s for c in _cluster("rtx4060 + rtx3090 + cpu, pcie4 x16").routes.channels
+    }
+    assert (rates["rtx4060"], rates["rtx3090"]) == (12e9, 24e9)
+
+
 def test_cards_without_peer_to_peer_copy_through_the_host_in_one_direction_at_a_time() -> None:
     cards, server = _cluster("2x rtx4090, pcie4 x16"), _cluster("2x l40s, pcie4 x16")
     assert [c.name for c in cards.routes.channels] == ["rtx4090:0<->host", "rtx4090:1<->host"]
-    assert _seconds(cards, "rtx4090:0", "rtx4090:1") == pytest.approx(14e-6)
+    assert _seconds(cards, "rtx4090:0", "rtx4090:1") == pytest.approx(20e-6 + 14e-6)  # a hand-over, and two links
     assert len(server.routes.channels) == 4
-    assert _seconds(server, "l40s:0", "l40s:1") == pytest.approx(10e-6)
+    assert _seconds(server, "l40s:0", "l40s:1") == pytest.approx(20e-6 + 10e-6)
     assert [c.name for c in _cluster("rtx4090 + cpu").routes.channels][:2] == ["rtx4090:0->pcie", "pcie->rtx4090:0"]
 
 
@@ -150,6 +178,13 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
     ("text", "said", "hint"),
     [
         ("2x rtx4098", "no device kind named 'rtx4098'", "did you mean 'rtx4090'?"),
+        ("2x rtx4098", "no device kind named", "; or give your own figures: rtx4098(24GB 900GB/s 80TFLOPS)"),
+        ("mycard(24GB 80TFLOPS)", "mycard lacks its bandwidth", "write mycard(24GB 900GB/s 80TFLOPS)"),
+        ("mycard(0GB 900GB/s)", "mycard lacks its memory and arithmetic", "write mycard("),
+        ("mycard(24GB 32GB)", "mycard has two figures of its memory", "write mycard("),
+        ("mycard(24GB fast)", "'fast' of mycard is neither a size of memory, a bandwidth nor a rate", "write mycard("),
+        ("rtx4090(48GB 1TB/s 80TFLOPS)", "rtx4090 has other figures, too", "my_rtx4090(24GB"),
+        ("c(1GB 1GB/s 1TFLOPS) + c(2GB 1GB/s 1TFLOPS)", "c has other figures, too", "my_c(24GB"),
         ("2x rtx4090, pcie9", "no link named 'pcie9'", "did you mean 'pcie5'? available: 100gbe, 10gbe"),
         ("", "'' is no device", "2x rtx4090 + 1x rtx3090, pcie4 x8"),
         ("2000x h100", "a machine has 1 to 1024 devices, not 2000", ""),
@@ -162,6 +197,18 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
         ),
         ("rtx4090 pcie9 + rtx3060", "no link named 'pcie9'", "did you mean 'pcie5'?"),
         ("rtx4090 pcie4 x3", "pcie4 x3: PCIe has no such width", "lanes: 1, 2, 4, 8, 16"),
+        ("rtx4090 x16 + rtx3060", "'x16' of rtx4090 are lanes of an unknown link", "rtx4090 pcie4 x16"),
+        ("rtx4090 + 64gb ddr5", "'64gb ddr5' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + 64gb ddr5-5600 x0", "'64gb ddr5-5600 x0' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + 2x 32gb ddr5-5600", "'2x 32gb ddr5-5600' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + ddr5", "'ddr5' is no memory of the host", "64gb ddr5-5600 x2"),
+        ("rtx4090 + 0gb ddr5-5600", "'0gb ddr5-5600' is no memory of the host", "64gb ddr5-5600 x2"),
+        (
+            "rtx4090 + 4gb ddr5-5600",
+            "4 GB of DDR5-5600 (2 channels): its memory is not more than the 4 GB",
+            "more memory",
+        ),
+        ("mycard(0.5GB 9GB/s 8TFLOPS)", "mycard 0.5 GB: its memory is not more than the 0.875 GB that", "more memory"),
         ("rtx4090 + cpu + 64gb ddr5-5600", "a CPU and memory of the host", "leave out the CPU"),
         ("32gb ddr5-5600 + 32gb ddr5-5600", "two memories of the host", "give their sum"),
         (
@@ -204,11 +251,14 @@ def test_figures_are_written_as_yaml_reads_them(value: float) -> None:
 
 
 def test_whatever_else_a_part_says_is_written_too() -> None:
-    efficiency = {"matmul": Efficiency(compute=0.9, memory=0.8)}
-    part = parts().kinds["l4"].model_copy(update={"streams": 2, "efficiency": efficiency})
-    kind = parts().model_copy(update={"kinds": {"l4": part}}).kind("l4")
+    part = parts().kinds["l4"]
+    kind = (
+        parts()
+        .kind("l4")
+        .model_copy(update={"streams": 2, "efficiency": {"copy": Efficiency(compute=0.9, memory=0.8)}})
+    )
     lines = kind_lines("l4", kind, part.title)
-    assert lines[-2:] == ["    streams: 2", '    efficiency: {"matmul": {"compute": 0.9, "memory": 0.8}}']
+    assert lines[-3:] == ["    streams: 2", "    efficiency:", "      copy: {compute: 0.9, memory: 0.8}"]
     read = parse_yaml("\n".join(lines).encode())
     assert DeviceKind.model_validate(read["l4"]) == kind
 

@@ -41,6 +41,23 @@ def test_a_file_of_ones_own(placekit: Callable, tmp_path: Path) -> None:
     assert "  usable   0.2 MiB: 0.5 MiB reserved, 50% headroom" in out.splitlines()
 
 
+def test_hosts_and_what_they_add(placekit: Callable, tmp_path: Path) -> None:
+    text = (
+        "kinds: {g: {flops_per_s: {float32: 1.0e12}, memory_bytes: 1048576, memory_bytes_per_s: 1.0e11}}\n"
+        "devices: [{kind: g, count: 2}]\nlinks: [{mesh: 'g:*', bytes_per_s: 1.0e6}]\n"
+        "hosts: [{devices: ['g:0', 'g:1'], launch_s: 12.0e-6, handover_s: 20.0e-6, graph_handover_s: 230.0e-6}]\n"
+    )
+    (tmp_path / "eager.yaml").write_text(text)
+    (tmp_path / "graph.yaml").write_text(f"{text}launching: graph\n")
+    eager, graph = (" ".join(placekit("cluster", "show", f"{n}.yaml").out.split()) for n in ("eager", "graph"))
+    assert (
+        "host of g:0, g:1 (launching eager): 12 us per launch, 20 us more per transfer between GPUs, 230 us with launching=graph"
+        in eager
+    )
+    assert "(launching graph): no time per launch, 230 us more per transfer between GPUs 2 channels" in graph
+    assert "host of" not in placekit("cluster", "show", "p100x4").out
+
+
 def test_a_limit_that_is_never_reached(placekit: Callable, tmp_path: Path) -> None:
     (tmp_path / "ideal.yaml").write_text(
         "kinds: {g: {flops_per_s: {float32: 1.0e12}, memory_bytes: 1000000000000000000, memory_bytes_per_s: 1.0e30}}\n"

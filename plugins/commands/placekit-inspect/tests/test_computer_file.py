@@ -155,7 +155,7 @@ def test_same_cards_with_unlike_memory_are_two_kinds(root: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "said", "hint"),
     [
-        (TWO_3090.replace("RTX 3090", "GTX 1080"), "no data sheet for GPU 0, 'NVIDIA GeForce GTX 1080'", "cluster profile"),
+        (TWO_3090.replace("RTX 3090", "GT 1030"), "no data sheet for GPU 0, 'NVIDIA GeForce GT 1030'", "cluster profile"),
         (EIGHT_H100.replace("Disabled", "Enabled"), "GPU 0, NVIDIA H100 80GB HBM3, is divided into instances", "cluster new"),
         ("No devices were found\n", "nvidia-smi prints 'No devices were found', and not 8 known values", "cluster=NAME"),
         (TWO_3090.replace("24576, 18", "24576, 24500"), "GPU 0, NVIDIA GeForce RTX 3090, is full", "CUDA_VISIBLE"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_scheduling import Kernel
+from placekit_scheduling import BY_HOST, Kernel
 
 from placekit_core import (
     Backend,
@@ -155,13 +155,15 @@ def check_trace(problem: Problem, session: Session, kernel: Kernel) -> None:
         last = int(ints[trace.last])
         assert last in tasks if tasks else last == -1, f"the last task is {last}, which did not run"
         assert not tasks or end[last] == end[tasks].max(), f"task {last} is not the last one to end"
-        _check_causes(set(tasks), ints[trace.cause : trace.cause + trace.tasks].tolist(), start, end, graph)
+        launched_s = problem.launched_s(schedule.op_device)
+        _check_causes(set(tasks), ints[trace.cause : trace.cause + trace.tasks].tolist(), start, end, graph, launched_s)
 
 
 def _check_causes(
-    tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph
-) -> None:
-    """Check that each task starts when its cause ends, or at 0, and that chains of causes end at tasks that start at 0."""
+    tasks: set[int], cause: Sequence[int], start: NDArray[np.float64], end: NDArray[np.float64], graph: Graph,
+    launched_s: NDArray[np.float64],
+) -> None:  # fmt: skip
+    """Check that each task starts when its cause ends, at its launch, or at 0, where chains of causes end."""
     for first in sorted(tasks):
         task, path = first, set[int]()
         while task in tasks:
@@ -170,6 +172,10 @@ def _check_causes(
             why = cause[task]
             if why in tasks:
                 assert start[task] == end[why], f"task {task} starts at {start[task]} s, its cause ends at {end[why]} s"
+            elif why == BY_HOST:
+                assert start[task] == launched_s[task], (
+                    f"task {task} starts at {start[task]} s, not when it is launched"
+                )
             else:
                 assert why == -1 or (0 <= why < graph.n and not graph.kernel[why]), f"task {why}, a cause, did not run"
                 assert start[task] == 0, f"task {task} starts at {start[task]} s without a cause"

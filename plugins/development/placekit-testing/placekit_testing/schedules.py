@@ -89,11 +89,13 @@ def _check_streams(problem: Problem, schedule: Schedule, clock_s: float) -> None
 
 
 def check_costs(problem: Problem, schedule: Schedule, streams: bool) -> None:
-    """Operations take their seconds. A tensor is sent to a device once, in at least the time of its route.
+    """Operations take their seconds, after their launch. A tensor is sent to a device once, in at least the time of its route.
 
     With `streams`, tensors of sources may be sent again (`Session.prefetch`).
     """
     graph, tensor, routes = problem.graph, schedule.transfer_tensor, problem.cluster.routes
+    early = np.flatnonzero(graph.kernel & (schedule.op_start_s < problem.launched_s(schedule.op_device)))
+    assert not len(early), f"{graph.op_name[early[0]]!r} starts before it is launched"
     expected = problem.op_s[np.arange(graph.n), schedule.op_device]
     taken = schedule.op_end_s - schedule.op_start_s
     for v in np.flatnonzero(np.abs(taken - expected) > _ROUNDING * np.abs(schedule.op_end_s))[:1]:

@@ -8,7 +8,7 @@ import difflib
 import importlib
 import os
 import re
-from typing import Any
+from typing import Any, Literal
 
 from placekit_torch.factory import Made
 from placekit_torch.importer import TRACING, import_program
@@ -20,6 +20,7 @@ from placekit_models.network import Network
 from placekit_models.options import Asked, ModelOptions
 from placekit_models.shipped import shipped
 
+WEIGHTS: tuple[Literal["int8", "int4"], ...] = ("int8", "int4")
 SOURCES = {"hf": "language", "timm": "images", "torchvision": "images", "diffusers": "diffusion"}
 """Module of this package for each prefix of names."""
 
@@ -42,8 +43,14 @@ class ModelImporter(Importer):
     def _load(self) -> Program:
         o: ModelOptions = self.options
         source, name = split(o.model)
+        weights = next((w for w in WEIGHTS if w == o.weights), None)
+        if weights is None and o.weights is not None:
+            raise ImporterError(
+                f"importer model stores weights in {' or '.join(WEIGHTS)}, not in {o.weights!r:.40}",
+                f"formats of files belong to importer checkpoint: checkpoint={o.model} weights={o.weights:.40}",
+            )
         asked = Asked(
-            name=name, mode=o.mode, batch=o.batch, context=o.context, dtype=o.dtype, weights=o.weights, image=o.image
+            name=name, mode=o.mode, batch=o.batch, context=o.context, dtype=o.dtype, weights=weights, image=o.image
         )
         module = importlib.import_module(f"placekit_models.{SOURCES.get(source, 'files')}")
         found: Network = module.network(asked, source)
@@ -52,9 +59,11 @@ class ModelImporter(Importer):
         builder = Made(found.make, f"model={o.model}", found.path)
         title = f"{found.name}.{found.mode}"
         program = import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)
-        if found.routing is not None:
-            program = dataclasses.replace(program, graph=read_chosen(program.graph, *found.routing))
-        return program
+        graph = program.graph if found.routing is None else read_chosen(program.graph, *found.routing)
+        attributes = {**graph.attributes, "mode": found.mode}
+        if found.mode == "decode":  # runtimes record the step of a token once, and run it as a graph
+            attributes["launching"] = "graph"
+        return dataclasses.replace(program, graph=graph.replace(attributes=attributes))
 
 
 def split(model: str) -> tuple[str, str]:
@@ -79,8 +88,10 @@ def split(model: str) -> tuple[str, str]:
         raise ImporterError(f"no models are called {prefix}:...", f"{guess}a model is {known}")
     if model.endswith(".py"):
         raise ImporterError(f"model={model!r} names a file and no function of it", f"give model={model}:FUNCTION")
-    if model.endswith((".pt", ".pth", ".safetensors", ".gguf")):
-        hint = "give FILE.py:FUNCTION, a function that builds the module"
+    if model.endswith((".pt", ".pth", ".safetensors")):
+        hint = (
+            "give FILE.py:FUNCTION, a function that builds the module; a language model's folder is checkpoint=FOLDER"
+        )
         raise ImporterError(f"model={model!r} is a file of weights, which holds no graph", hint)
     guess = next((f"did you mean hf:{n}? " for n in shipped() if model.lower() in n.lower()), "")
     raise ImporterError(f"model={model!r} does not say where the model comes from", f"{guess}a model is {known}")

@@ -157,7 +157,8 @@ class _Model:
     def _no_cache(self, why: str) -> ImporterError:
         return ImporterError(
             f"the cache of {self.cls.__name__} is not made of keys and values alone: {why}",
-            "mode=inference is the pass over a whole sequence, without a cache",
+            f"importer checkpoint plans such models as llama.cpp runs them: checkpoint={self.asked.name}; or mode=inference, the"
+            " pass over a whole sequence without a cache",
         )
 
     def _with_cache(self, model: Any) -> Step:

@@ -36,9 +36,11 @@ class ModelOptions(Kernels):
     dtype: Literal["float32", "float16", "bfloat16"] | None = Field(
         None, description="number type of weights and activations; null: that of the configuration, else float32"
     )
-    weights: Literal["int8", "int4"] | None = Field(
+    weights: str | None = Field(
         None,
-        description="storage of the weights of linear layers and experts; null: that of the configuration, else dtype",
+        description="storage of the weights of linear layers and experts: int8 or int4; null: that of the configuration, else"
+        " dtype. Other formats: importer checkpoint",
+        examples=["int8", "int4"],
     )
     image: int | None = Field(
         None, ge=1, description="height and width of images; null: those of the network, and none beside text"

@@ -201,5 +201,5 @@ def stored(config: Any) -> Storage | None:
     bits_text = f" with {bits} bits" if bits else ""
     raise ImporterError(
         f"weights quantised by {method!r}{bits_text} are not modelled",
-        "give weights=int8 or weights=int4, or remove `quantization_config` from the configuration",
+        "give weights=int8 or weights=int4, or checkpoint=... in place of model=...",
     )

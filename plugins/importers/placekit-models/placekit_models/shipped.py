@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent / "configurations"
+SHAPES = Path(__file__).parent / "shapes.yaml"
+"""Hyperparameters of decoders."""
 
 
 def shipped() -> dict[str, Path]:

@@ -708,7 +708,7 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
         (
             {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 16},
             {},
-            "it keeps the state of a recurrence.*\n  mode=inference is the pass over a whole sequence",
+            "it keeps the state of a recurrence.*\n  importer checkpoint plans such models as llama.cpp runs them: checkpoint=",
         ),
         ({**LLAMA, "quantization_config": "gptq"}, {}, "`quantization_config` is 'gptq', not a mapping"),
         (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from placekit_scheduling.abi import (
+        BY_HOST as BY_HOST,
         Kernel as Kernel,
         Trace as Trace,
         kernel_signature as kernel_signature,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from placekit_scheduling.symmetry import device_classes as device_classes
 
 _HOME = {
-    "abi": "Kernel Trace kernel_signature",
+    "abi": "BY_HOST Kernel Trace kernel_signature",
     "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
     "first_run": "end_help",

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+BY_HOST = -2
+"""The cause of an operation that waited for its host to launch it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -28,7 +31,8 @@ class Trace:
             at 0.
         cause: in the integer scratch: [tasks], set only for kernels and transfers that ran. The task at whose end this task
             started: it produced or sent the last input, or released the stream or channel. A task that started at 0 without
-            waiting has the number of a source that it reads or sends, or -1. Every chain of causes ends there.
+            waiting has the number of a source that it reads or sends, or -1; an operation that started when its host had
+            launched it has `BY_HOST`. Every chain of causes ends there.
         last: in the integer scratch: the task that ended last; -1 if none ran.
         copies: in the integer scratch: the number of received copies.
         copy_tensor, copy_dst: in the integer scratch: tensor and destination of each received copy.

@@ -12,11 +12,11 @@ from placekit_core import Problem
 def device_classes(problem: Problem) -> list[list[int]]:
     """Classes of identical devices. Any renaming within a class changes no schedule.
 
-    Two devices are identical if exchanging them changes no seconds, permissions, streams or memory, and maps the routes onto
-    each other: exchanged pairs of devices have equal seconds, and for every channel there is one of equal capacity on exactly
-    the exchanged routes. Then any execution is still valid after the exchange. If this holds for a and b, and for b and c, it
-    holds for a and c (exchange b and c, then a and b, then b and c). So the classes are well defined, and every renaming
-    within a class is a sequence of such exchanges.
+    Two devices are identical if exchanging them changes no seconds, permissions, streams, memory or launches, and maps the
+    routes onto each other: exchanged pairs of devices have equal seconds, and for every channel there is one of equal capacity
+    on exactly the exchanged routes. Then any execution is still valid after the exchange. If this holds for a and b, and for b
+    and c, it holds for a and c (exchange b and c, then a and b, then b and c). So the classes are well defined, and every
+    renaming within a class is a sequence of such exchanges.
     """
     classes: list[list[int]] = []
     for d in range(problem.cluster.size):
@@ -36,6 +36,10 @@ def _exchangeable(problem: Problem, a: int, b: int) -> bool:
         return False
     other = np.arange(cluster.size)
     other[a], other[b] = b, a
+    host, launch_s = cluster.launchers.host, cluster.launchers.launch_s
+    alone = [int((host == host[d]).sum()) == 1 for d in (a, b)]
+    if launch_s[a] != launch_s[b] or (launch_s[a] > 0 and host[a] != host[b] and not all(alone)):
+        return False
     if not all(np.array_equal(m, m[np.ix_(other, other)]) for m in (routes.latency_s, routes.s_per_byte)):
         return False
     users: dict[int, list[tuple[int, int]]] = defaultdict(list)

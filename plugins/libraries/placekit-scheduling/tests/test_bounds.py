@@ -17,7 +17,7 @@ from placekit_scheduling import (
     makespan_bound,
 )
 from placekit_scheduling.bounds import makespan
-from placekit_scheduling.bounds.makespan import group_bound
+from placekit_scheduling.bounds.makespan import group_bound, launch_bound
 from placekit_scheduling.bounds.relaxation import THRESHOLDS, Relaxation
 from placekit_scheduling.bounds.work import best_prices
 from schedule_problems import problem_of
@@ -238,8 +238,29 @@ def test_by_name() -> None:
     assert found.pop("forced") == makespan.forced_bound(Relaxation.of(p), max(found.values()))
     assert found.pop("critical_path") == critical_path_bound(p)
     assert found.pop("group") == group_bound(p)
+    assert found.pop("launch") == 0.0
     assert found == {name: bound(name, p) for name in found}
     assert set(found) == {"work", "communication", "detour", "tree", "window", "channel"}
+
+
+def hosted(devices: int, **fields: Any) -> Cluster:
+    """A machine whose hosts take 3 s per launch."""
+    data = {**machine(devices).model_dump(), "hosts": [{"launch_s": 3.0}], **fields}
+    return Cluster.parse(data)
+
+
+def test_launches_by_hand() -> None:
+    one = problem_of(chain(3), hosted(2), [0, 1, 2, 4])  # seconds of four operations in a row; the first is a source
+    kernels = int(one.graph.kernel.sum())
+    found = all_bounds(one)
+    assert found["critical_path"] == 7
+    assert found["launch"] == max(3 * (i + 1) + sum([1, 2, 4][i:]) for i in range(3)) == 3 * kernels + 4
+    assert found["communication"] == found["launch"]  # heads begin at the launches
+    each = problem_of(chain(3), hosted(2, launching="per_device"), [0, 1, 2, 4])
+    assert launch_bound(each) == 3 + 7
+    many = problem_of(chain(9), hosted(2, launching="per_device"), [0, *[0] * 9])
+    assert launch_bound(many) == 9 * 3 / 2
+    assert launch_bound(problem_of(chain(3), hosted(2, launching="graph"), [0, 1, 2, 4])) == 0
 
 
 def test_the_first_argument_that_proves_as_much_binds() -> None:

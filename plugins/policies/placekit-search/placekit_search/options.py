@@ -57,6 +57,12 @@ class PortfolioOptions(Options):
         description="where layers are groups, and the objective is a makespan: the best contiguous split found near the best"
         " placement (one run of layers for each device) is the result if its value is at most this share higher; 0: off",
     )
+    simpler_within: float = Field(
+        0.05,
+        ge=0,
+        description="on a simulated machine with hosts: a placement on fewer devices is the result if its value is at most this"
+        " share higher, or no more than predictions of this kind are wrong (`placekit accuracy`); 0: off",
+    )
     threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")
 
 

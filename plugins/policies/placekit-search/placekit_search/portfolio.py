@@ -19,6 +19,8 @@ from placekit_scheduling import warm_up
 from pydantic import BaseModel
 
 from placekit_core import (
+    LEAST_GAIN,
+    Best,
     Checkpoint,
     LearnablePolicy,
     NotApplicable,
@@ -34,6 +36,7 @@ from placekit_core import (
 )
 from placekit_search.coarsening import coarsen, movable
 from placekit_search.contiguity import LEAST, contiguous_near
+from placekit_search.fewer_devices import on_fewer_devices
 from placekit_search.local_search import (
     FIRST,
     TEMPERATURE_END,
@@ -64,6 +67,10 @@ from placekit_search.starts import (
 from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
+LAUNCHING = (
+    0.1  # of a step that the host launches until so little before its end, a gain of so little is not worth a device
+)
+WIDEST = 0.25  # of a wider band, this much: most errors are common to two placements of one program
 START_SHARE = 0.2  # share of the budget that finding starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
 MIN_TRIES = 3  # how often policies with samples run if the budget is small and START_SHARE allows it
@@ -119,7 +126,31 @@ class Portfolio(ResumablePolicy):
                 if checkpoint is not None:
                     checkpoint(race.state())
                 race.step(pool)
-        return race.contiguous() or race.placement()
+        placement = race.contiguous() or race.placement()
+        return self._simpler(task, race.fastest or task.evaluate.best) or placement
+
+    def _simpler(self, task: Task, fastest: Best | None) -> Placement | None:
+        """A placement on fewer devices that is hardly slower than the fastest one; None without one. Notes both values."""
+        evaluate, within = task.evaluate, self.options.simpler_within
+        if not within or not task.problem.cluster.hosts or task.measures or evaluate.best is None or fastest is None:
+            return None
+        used = np.unique(task.problem.expand(evaluate.best.placement.device)[task.problem.graph.kernel])
+        known = task.error_band(used.tolist())
+        band = 0.0 if known is None or known.error is None else min(known.error, WIDEST)
+        last_s = task.problem.launched_s(task.problem.expand(evaluate.best.placement.device)).max(initial=0.0)
+        within = max(within, band, LAUNCHING if last_s >= fastest.value_s * (1 - LAUNCHING) else 0.0)
+        found = on_fewer_devices(task, fastest.value_s * (1 + within))
+        if found is None or not evaluate.prefer(found, within):
+            return None
+        more = evaluate.best.value_s / fastest.value_s - 1
+        if more < LEAST_GAIN:
+            return found
+        why = "no more than such predictions are wrong" if more <= band else "hardly more"
+        evaluate.note(
+            f"{units.seconds(evaluate.best.value_s)} on fewer devices is {more:.1%} more than the fastest placement found,"
+            f" {units.seconds(fastest.value_s)}: {why} (policy.simpler_within=0 takes the fastest)"
+        )
+        return found
 
 
 class _Race:
@@ -131,7 +162,10 @@ class _Race:
         rounds: the number of rounds; `round`: index of the current one.
         first, began: progress and evaluations when the chains began.
         reserve, end: evaluations kept for contiguous placements after the rounds; progress at which the rounds end.
+        fastest: the best placement before `contiguous` preferred another; None if it did not.
     """
+
+    fastest: Best | None = None
 
     def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
         self.task, self.options, self.others, self.threads = task, options, others, threads
@@ -397,6 +431,7 @@ class _Race:
         best = evaluate.best or best
         within, more = self.options.contiguous_within, value_s / best.value_s - 1
         if value_s > best.value_s and evaluate.prefer(placement, within):
+            self.fastest = best
             evaluate.note(
                 f"each device has one run of layers: that takes {units.seconds(value_s)}, and the best placement found"
                 f" {units.seconds(best.value_s)}, {more:.2%} less (policy.contiguous_within={within:g})"

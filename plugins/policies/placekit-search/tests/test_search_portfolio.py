@@ -74,7 +74,10 @@ def test_starts_must_exist_and_take_their_options() -> None:
         Portfolio(starts={"no_such_policy": {}})
     with pytest.raises(ConfigError, match="cannot start from itself"):
         Portfolio(starts={"portfolio": {}})
-    with pytest.raises(ConfigError, match=r"no option named 'policy.starts.annealing.startz'\n  did you mean 'starts'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"no option named 'policy.starts.annealing.startz'\n  did you mean 'policy.starts.annealing.starts'",
+    ):
         Portfolio(starts={"annealing": {"startz": 3}})
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_scheduling import BY_HOST
 from placekit_scheduling.tracing import Traced, run_traced
 
 from placekit_core import BackendError, Placement, Problem, Schedule, Session
-from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, WHY as WHY, Events
+from placekit_report.events import AHEAD, DEVICE, HOST, INPUT, LINK, NONE, TRANSFER, WHY as WHY, Events
 from placekit_report.resources import launch_share
 
-LAUNCHES, WAITING = "launch overhead", "waiting"
+BY_THE_HOST, LAUNCHES, WAITING = "launching by the host", "launch overhead", "waiting"
 CLOCKS_S = 2e-5
 """Seconds by which the clocks of two devices may differ in a measured step."""
 
@@ -32,7 +33,8 @@ class Causes:
         why: [m] index into `WHY`, the beginning of a sentence that ends with the name of the cause.
         critical: [c] events of the critical path, in order of time.
         part_name, part_s: where the critical path spends its time, most seconds first: `computing on DEVICE`, `FROM -> TO`,
-            `launch overhead` (if seconds are estimated), `waiting`. They add up to the end of the schedule.
+            `launch overhead` (if seconds are estimated), `launching by the host`, `waiting`. They add up to the end of the
+            schedule.
         derived: the causes were inferred from the times, not recorded by the backend.
     """
 
@@ -71,7 +73,8 @@ def explain(
     while path and cause[path[-1]] >= 0:
         path.append(int(cause[path[-1]]))
     critical = np.asarray(path[::-1], np.int32)
-    names, seconds = _parts(problem, schedule, events, critical, measured)
+    launched = len(critical) > 0 and bool(why[critical[0]] == HOST)
+    names, seconds = _parts(problem, schedule, events, critical, measured, BY_THE_HOST if launched else WAITING)
     return Causes(
         cause=cause,
         why=why,
@@ -162,13 +165,14 @@ def _traced(problem: Problem, schedule: Schedule, run: Traced) -> tuple[NDArray[
     other = np.where(is_op, DEVICE, AHEAD)
     why = np.where(by_transfer, np.where(is_op, TRANSFER, LINK), np.where(gives, INPUT, other))
     last = int(event_of[run.last]) if run.last >= 0 else -1
-    return cause, np.where(because < 0, NONE, why).astype(np.int8), last
+    without = np.where(run.cause[task] == BY_HOST, HOST, NONE)
+    return cause, np.where(because < 0, without, why).astype(np.int8), last
 
 
 def _parts(
-    problem: Problem, schedule: Schedule, events: Events, critical: NDArray[np.int32], measured: bool
+    problem: Problem, schedule: Schedule, events: Events, critical: NDArray[np.int32], measured: bool, before: str
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Names and seconds of the parts of the critical path."""
+    """Names and seconds of the parts of the critical path; `before` is what happens until it begins."""
     names = problem.cluster.device_names
     share = np.zeros(0)
     if schedule.spans is None and not measured:
@@ -181,7 +185,8 @@ def _parts(
         launch = took * float(share[i]) if i < len(share) else 0.0
         here, to = names[events.device[i]], int(events.to[i])
         what = f"computing on {here}" if to < 0 else f"{here} -> {names[to]}"
-        for name, seconds in ((WAITING, max(0.0, start - until)), (LAUNCHES, launch), (what, took - launch)):
+        waited = WAITING if until else before
+        for name, seconds in ((waited, max(0.0, start - until)), (LAUNCHES, launch), (what, took - launch)):
             parts[name] = parts.get(name, 0.0) + seconds
         until = max(until, end)
     found = sorted(((name, s) for name, s in parts.items() if s > 0), key=lambda part: (-part[1], part[0]))

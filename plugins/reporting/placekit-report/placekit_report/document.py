@@ -116,7 +116,9 @@ def _truth(run: Run) -> str:
     s = run.summary
     costs = _costs(run)
     if s.simulated:
-        return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}."
+        bands = dict.fromkeys(str(p.error_band) for p in s.programs if p.error_band is not None)
+        accuracy = "".join(f" Accuracy: {band}." for band in bands)
+        return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}.{accuracy}"
     drawn = "there is no timeline"
     if any(p.recorded for p in run.parts):
         drawn = (

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from placekit_core import Problem, Schedule
 
-NONE, INPUT, TRANSFER, DEVICE, LINK, AHEAD = range(6)
+NONE, INPUT, TRANSFER, DEVICE, LINK, AHEAD, HOST = range(7)
 WHY = (
     "started at once",
     "waited for its input from",
@@ -17,6 +17,7 @@ WHY = (
     "waited for the device, which ran",
     "waited for the link, which sent",
     "was copied ahead, once the device had run",
+    "waited for the host to launch it",
 )
 """Why an event started; the name of an operation, or of a transfer's tensor, follows."""
 

@@ -36,8 +36,8 @@ class Resource:
 
 
 def more_of_each(cluster: Cluster) -> list[Resource]:
-    """The variants of a machine: a kind of device with twice the FLOP/s or memory bandwidth, or without launch overhead; a link,
-    or all links, with twice the bandwidth or half the latency.
+    """The variants of a machine: a kind of device with twice the FLOP/s or memory bandwidth, or without launch overhead; hosts
+    that launch twice as fast; a link, or all links, with twice the bandwidth or half the latency.
 
     An entry of the machine's file that links several pairs counts as one link. Above `LINKS` links, only all are changed.
     """
@@ -50,7 +50,12 @@ def more_of_each(cluster: Cluster) -> list[Resource]:
         wide = _with(cluster, kind, memory_bytes_per_s=2 * k.memory_bytes_per_s)
         found.append(Resource(f"{who} has 2x the memory bandwidth", wide))
         if k.launch_overhead_s > 0:
-            found.append(Resource(f"{who} launches operations in no time", _with(cluster, kind, launch_overhead_s=0.0)))
+            found.append(Resource(f"{who} has no launch overhead", _with(cluster, kind, launch_overhead_s=0.0)))
+    if cluster.launchers.any:
+        who = "the host launches" if len(cluster.hosts) == 1 else "the hosts launch"
+        found.append(Resource(f"{who} 2x as fast", _hosted(cluster, "launch_s")))
+    if cluster.launchers.handover_s.any():
+        found.append(Resource("hand-overs take half the time", _hosted(cluster, "handover_s", "graph_handover_s")))
     each = [(_link_name(cluster, i), [i]) for i in range(len(cluster.links))]
     every = [("all links", list(range(len(each))))] if len(each) > 1 else []
     for name, links in (*every, *(each if len(each) <= LINKS else [])):
@@ -90,12 +95,13 @@ def scaled_costs(problem: Problem, cluster: Cluster, speed: Mapping[str, float])
 
 
 def is_same(one: Problem, other: Problem) -> bool:
-    """Whether a program's operations and transfers take the same seconds on both machines."""
+    """Whether a program's operations, launches and transfers take the same seconds on both machines."""
     a, b = one.cluster.routes, other.cluster.routes
     return (
         np.array_equal(one.op_s, other.op_s)
         and np.array_equal(a.latency_s, b.latency_s)
         and np.array_equal(a.s_per_byte, b.s_per_byte)
+        and np.array_equal(one.cluster.launchers.launch_s, other.cluster.launchers.launch_s)
     )
 
 
@@ -103,6 +109,14 @@ def _with(cluster: Cluster, kind: str, **changes: Any) -> Cluster:
     """The machine with some properties of a kind of device changed."""
     data = cluster.model_dump()
     data["kinds"][kind] |= changes
+    return Cluster.parse(data, cluster.name)
+
+
+def _hosted(cluster: Cluster, *names: str) -> Cluster:
+    """The machine with half of these seconds of all hosts."""
+    data = cluster.model_dump()
+    for host in data["hosts"]:
+        host |= {name: 0.5 * host[name] for name in names}
     return Cluster.parse(data, cluster.name)
 
 

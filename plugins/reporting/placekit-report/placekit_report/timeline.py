@@ -162,19 +162,21 @@ def timeline(problem: Problem, schedule: Schedule, causes: Causes, why: tuple[st
         HIDDEN if c >= 0 and e < 0 and items.events.ran[c] else why[w]
         for c, e, w in zip(cause.tolist(), shown.tolist(), causes.why[order].tolist(), strict=True)
     ]
-    events = {
-        "track": track[order],
-        "start_s": items.events.start_s[order],
-        "duration_s": (items.events.end_s - items.events.start_s)[order],
+    events: dict[str, list[Any]] = {
+        "track": track[order].tolist(),
+        "start_s": items.events.start_s[order].tolist(),
+        "duration_s": (items.events.end_s - items.events.start_s)[order].tolist(),
         "name": [texts(items.name[i]) for i in order],
         "module": [texts(items.module[i]) if items.module[i] else -1 for i in order],
         "type": [texts(items.kind[i]) for i in order],
-        "colour": items.colour[order],
-        "phase": items.phase[order],
-        "bytes": items.bytes_[order],
+        "colour": items.colour[order].tolist(),
+        "phase": items.phase[order].tolist(),
+        "bytes": items.bytes_[order].tolist(),
         "why": [texts(text) for text in sentence],
-        "cause": shown,
+        "cause": shown.tolist(),
     }
+    if not causes.derived:
+        _add_hosts(problem, schedule, tracks, events, texts)
     critical = event[causes.critical]
     left_out = int(items.events.ran.sum()) - len(kept)
     return {
@@ -189,6 +191,25 @@ def timeline(problem: Problem, schedule: Schedule, causes: Causes, why: tuple[st
         "complete": left_out == 0,
         "left_out": left_out,
     }
+
+
+def _add_hosts(
+    problem: Problem, schedule: Schedule, tracks: dict[str, list[Any]], events: dict[str, list[Any]], texts: Texts
+) -> None:
+    """Add a track for each host, on which its launches are one event: it makes no pause between them."""
+    launched_s, launchers = problem.launched_s(schedule.op_device), problem.cluster.launchers
+    host = np.where(problem.graph.kernel & (launched_s > 0), launchers.host[schedule.op_device], -1)
+    for h in np.unique(host[host >= 0]).tolist():
+        one = len(problem.cluster.hosts) == 1 and problem.cluster.launching == "eager"
+        events["track"].append(len(tracks["name"]))
+        tracks["name"].append("host" if one else f"host {h}")
+        tracks["kind"].append("host")
+        tracks["device"].append(-1)
+        launches = f"launches of {int((host == h).sum()):,} operations"
+        row = {"start_s": 0.0, "duration_s": float(launched_s[host == h].max()), "name": texts(launches), "module": -1}
+        row |= {"type": texts("launches"), "colour": -1, "phase": 0, "bytes": 0, "why": texts(""), "cause": -1}
+        for key, value in row.items():
+            events[key].append(value)
 
 
 def _kept(items: Items, critical: NDArray[np.integer[Any]]) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placekit_core import Backend, PlacekitError, Placement, Placements, Problem, Schedule, Session, units
-from placekit_report.causes import LAUNCHES, WAITING, Causes
+from placekit_report.causes import BY_THE_HOST, LAUNCHES, WAITING, Causes
 from placekit_report.device_usage import covered
 from placekit_report.events import Events
 from placekit_report.resources import is_same, more_of_each
@@ -150,6 +150,7 @@ def binding(problem: Problem, causes: Causes) -> Binding:
         return Binding("", 0.0, "nothing takes time")
     name, share = causes.part_name[0], float(causes.part_s[0] / causes.part_s.sum())
     what = {
+        BY_THE_HOST: "launching operations, one after the other, by the host,",
         LAUNCHES: "launching operations",
         WAITING: "waiting, such as for the host that launches operations,",
     }.get(name, f"the {_way(problem, name)} {name}" if " -> " in name else name)

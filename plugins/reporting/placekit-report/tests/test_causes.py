@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from placekit_report.causes import WHY, Causes, copies_of, explain
 from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, Events
+from placekit_report.timeline import timeline
+from placekit_report.whatif import binding, what_would_change
 from placekit_scheduling.tracing import run_traced
 from placekit_testing.strategies import Case, problems, random_placements
 from report_examples import DEVICES, SECONDS, three_on_two, with_seconds
 
-from placekit_core import BackendError, GraphBuilder, Problem, Schedule
+from placekit_core import BackendError, Cluster, GraphBuilder, Problem, Schedule
 
 Pipeline = pytest.importorskip("placekit_pipeline.pipeline").Pipeline
 simulator = pytest.importorskip("placekit_sim.simulator")
@@ -38,6 +40,33 @@ def test_a_chain_of_three_on_two_devices() -> None:
         assert causes.part_name[0] == "gpu:1 -> gpu:0", "most seconds first"
     assert causes.derived
     assert not explain(problem, schedule, placement, session).derived
+
+
+def test_a_step_that_waits_for_its_host() -> None:
+    """Each launch takes 6 s: b, launched at 18, starts then, and c when its input has come back."""
+    plain = with_seconds(three_on_two(), SECONDS)
+    cluster = Cluster.parse({**plain.cluster.model_dump(), "hosts": [{"launch_s": 6.0}]})
+    problem = Problem(plain.graph, plain.grouping, cluster, plain.costs)
+    placement, session = problem.placement(DEVICES), Simulator().open(problem)
+    schedule = session.schedule(placement)
+    assert schedule.op_start_s.tolist() == [0, 6, 12, 18, 27]
+    causes = explain(problem, schedule, placement, session)
+    host = "waited for the host to launch it"
+    assert [WHY[w] for w in causes.why[1:5]] == [host, host, host, "waited for the transfer of"]
+    assert dict(zip(causes.part_name, causes.part_s.tolist(), strict=True)) == {
+        "launching by the host": 18.0, "gpu:1 -> gpu:0": 5.0, "computing on gpu:1": 4.0, "computing on gpu:0": 1.0,
+    }  # fmt: skip
+    drawn = timeline(problem, schedule, causes, WHY)
+    assert (drawn["tracks"]["name"][-1], drawn["tracks"]["kind"][-1]) == ("host", "host")
+    events, last = drawn["events"], len(drawn["tracks"]["name"]) - 1
+    [row] = [i for i, track in enumerate(events["track"]) if track == last]
+    assert (events["start_s"][row], events["duration_s"][row]) == (0.0, 24.0)
+    assert drawn["texts"][events["name"][row]] == "launches of 4 operations"
+    assert binding(problem, causes).text.startswith("launching operations, one after the other, by the host, takes 64")
+    found = what_would_change(problem, schedule, placement, causes, Simulator(), session).resources
+    assert found is not None
+    values = dict(zip(found.name, found.value_s.tolist(), strict=True))
+    assert values["the host launches 2x as fast"] == schedule.end_s - 9
 
 
 def test_a_measured_schedule_has_gaps() -> None:

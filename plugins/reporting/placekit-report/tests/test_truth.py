@@ -11,7 +11,7 @@ from placekit_report.document import Part, Run, document
 from placekit_testing.fakes import gpus
 from report_data import network
 
-from placekit_core import Placement, Result, Task, place
+from placekit_core import ErrorBand, Placement, Result, Task, place
 
 for plugin in ("placekit_grouping", "placekit_sim"):
     pytest.importorskip(plugin, reason="a run needs a grouper and a simulator")
@@ -44,6 +44,21 @@ def test_where_costs_come_from(share: float, text: str) -> None:
     result = placed()
     [p] = result.programs
     own = p.summary.model_copy(update={"measured_costs": share})
+    assert run_of(result, Part(replace(p, summary=own)), programs=[own])["truth_text"].endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("band", "text"),
+    [
+        (None, "not measured."),
+        (ErrorBand(kind="any", rows=0), "not measured. Accuracy: no published measurement is like this run."),
+        (ErrorBand(kind="any", rows=9, error=0.2), "measurements like this (any; 9) are within 20%."),
+    ],
+)
+def test_how_wrong_a_simulated_value_is(band: ErrorBand | None, text: str) -> None:
+    result = placed()
+    [p] = result.programs
+    own = p.summary.model_copy(update={"error_band": band})
     assert run_of(result, Part(replace(p, summary=own)), programs=[own])["truth_text"].endswith(text)
 
 

@@ -1,6 +1,6 @@
 """exo: shards of layers in proportion to memory, on the fewest devices that hold the weights.
 
-Follows exo-explore/exo, src/exo/master/placement_utils.py at 027f237; the format of shards is that of
+Follows exo-explore/exo, src/exo/master/placement.py and placement_utils.py at 027f237; the format of shards is that of
 src/exo/shared/types/worker/shards.py and runners.py at 05e3383, and src/exo/worker/engines/mlx/auto_parallel.py at 00fc33f.
 The code is our own.
 """

@@ -103,6 +103,31 @@ class Network:
         return self.problem.placement(np.where(allowed, device, self.problem.allowed.argmax(axis=1)).astype(np.int16))
 
 
+def latent_notes(problem: Problem, runtime: str) -> list[str]:
+    """A note if the graph is a decode step of transformers' latent attention, which `runtime` computes in another way.
+
+    transformers caches the latents of DeepSeek's attention, and in each step expands those of all tokens by `kv_b_proj`. vLLM
+    and llama.cpp multiply this matrix into the query and the output of a decode step instead. Such a step has a product of
+    `kv_b_proj` with more rows than that of `kv_a_proj_with_mqa`, which has a row for each new token.
+    """
+    graph, rows = problem.graph, dict[str, float]()
+    weights = graph.op_type.is_value("parameter")
+    for module in [m for m in graph.module.vocabulary if m.endswith((".kv_b_proj", ".kv_a_proj_with_mqa"))]:
+        own = graph.module.is_value(module)
+        rows[module] = float(graph.flops[own].sum() / max(graph.persistent_bytes[own & weights].sum(), 1))
+    expands = [
+        m for m in rows
+        if m.endswith(".kv_b_proj") and rows[m] > 1.5 * rows.get(f"{m.removesuffix('b_proj')}a_proj_with_mqa", np.inf)
+    ]  # fmt: skip
+    if not expands:
+        return []
+    share = sum(graph.flops[graph.module.is_value(m)].sum() for m in expands) / graph.flops.sum()
+    return [
+        f"the simulated time is of transformers' attention, not of {runtime}'s: transformers expands the cached latents of all"
+        f" tokens in each step ({100 * share:.0f}% of the arithmetic here), and {runtime} does not"
+    ]
+
+
 @dataclass(frozen=True, eq=False)
 class PlacedLayers:
     """A placement by layers: each block on the device with most of its seconds.

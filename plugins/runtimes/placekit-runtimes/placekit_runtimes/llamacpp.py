@@ -1,7 +1,11 @@
 """llama.cpp: layers over all GPUs in proportion to memory, with the first layers on the CPU if the user wants that.
 
 Follows ggml-org/llama.cpp, src/llama-model.cpp, `load_tensors`, commit a5410f0 (since pull request 18148; before it, the
-output was on a GPU only if all layers were), and docs/multi-gpu.md at 5815cb8; the code is our own.
+output was on a GPU only if all layers were), docs/multi-gpu.md at b156652, and common/fit.cpp at 08033df; the code is our own.
+
+A model that does not fit is fitted before (`--fit`, on by default), which is not modelled: a context that is not set shrinks,
+to 4,096 tokens at least; then layers fill the last GPU first, each but for 1 GiB, and the first layers stay on the CPU. Of a
+mixture of experts all layers have their experts on the CPU at first, and those of the first layers go to GPUs with room.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import numpy as np
 
 from placekit_core import ConfigError, NotApplicable, Placement, PlacementError, Problem
 from placekit_runtimes.interface import Rule, Runtime, RuntimeMap, cpu_of
-from placekit_runtimes.layers import ANY, Network, PlacedLayers, device_numbers
+from placekit_runtimes.layers import ANY, Network, PlacedLayers, device_numbers, latent_notes
 from placekit_runtimes.options import LlamaCppOptions, RuleOptions
 
 
@@ -27,6 +31,8 @@ class LlamaCppLayers(Rule):
         """The placement. Raises NotApplicable if layers are left to a CPU that does not exist."""
         network, o = Network.of(problem), self.options
         layers, cpu = network.count(self.name), cpu_of(problem)
+        for text in latent_notes(problem, "llama.cpp"):
+            note(text)
         gpus = [d for d in self.ranks(problem) if problem.device_type(d) == "gpu"]
         wanted = layers + 1 if o.n_gpu_layers == "all" else o.n_gpu_layers
         on = gpu_of_layers(layers, self._splits(network, gpus), wanted)
@@ -76,7 +82,7 @@ class LlamaCpp(Runtime):
 
     name = "llamacpp"
     title = "llama.cpp"
-    versions = ("ggml-org/llama.cpp at a5410f0 (load_tensors) and 5815cb8 (multi-gpu.md)",)
+    versions = ("ggml-org/llama.cpp at a5410f0 (load_tensors), b156652 (multi-gpu.md) and 08033df (fit.cpp)",)
     default_rule = LlamaCppLayers
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
@@ -105,7 +111,13 @@ class LlamaCpp(Runtime):
             shares = [str(counts[d]) for d in gpus]
             text.insert(0, f"--device {','.join(f'CUDA{device_numbers(problem)[d]}' for d in gpus)}")
         text += [f"--tensor-split {','.join(shares)}"] if shares else []
-        return layers.map(" ".join(text), devices[:-1], cpu, devices[-1])
+        return layers.map(" ".join(text), devices[:-1], cpu, devices[-1], [_NO_FIT, *latent_notes(problem, self.title)])
+
+
+_NO_FIT = (
+    "with these arguments llama.cpp does not fit the layers to the memory by itself (`--fit`); it may still shrink a context that"
+    " `--ctx-size` does not set"
+)
 
 
 def _check_order(layers: PlacedLayers, devices: list[int], on_cpu: int, is_gpu: list[bool]) -> None:

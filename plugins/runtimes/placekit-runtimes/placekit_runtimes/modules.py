@@ -52,10 +52,12 @@ class PlacedModules:
     def own_tensors(self) -> dict[str, list[int]]:
         """Parameters and buffers by their module."""
         found: dict[str, list[int]] = {}
+        by_file = self.graph.attributes.get("program") == "decoder"  # parameters have the names of a file
         for v in np.flatnonzero(~self.graph.kernel).tolist():
             module = self.module_of(v)
             # a constant in a module's code has no name in the module
-            if self.kinds[v] in ("parameter", "buffer") and self.graph.op_name[v].rpartition(".")[0] == module:
+            named = self.graph.op_name[v].rpartition(".")[0] == module or (by_file and self.kinds[v] == "parameter")
+            if self.kinds[v] in ("parameter", "buffer") and named:
                 found.setdefault(module, []).append(v)
         return found
 

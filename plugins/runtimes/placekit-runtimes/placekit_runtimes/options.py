@@ -56,7 +56,8 @@ class AccelerateOptions(RuleOptions):
     max_memory: Annotated[dict[str, Bytes], BeforeValidator(_text_keys)] | None = Field(
         None,
         description="bytes of weights for each GPU by its index, and for `cpu`, as a number or with a unit:"
-        " `{0: 20GiB, 1: 10GB}`; names of devices are keys, too; one that is missing gets nothing; default: all memory",
+        " `{0: 20GiB, 1: 10GB}`; names of devices are keys, too; a GPU that is missing gets nothing, a CPU 80% of its memory;"
+        " default: all memory",
     )
 
 

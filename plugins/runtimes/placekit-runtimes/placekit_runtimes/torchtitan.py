@@ -1,6 +1,7 @@
 """torchtitan: even pipeline stages, in which the embedding and the output count as layers.
 
-Follows pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py, commit 02ef790; the code is our own.
+Follows pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py, commit 02ef790, and for the configuration, which is
+Python since pull request 2386, torchtitan/config/parallelism.py at 15e2431; the code is our own.
 """
 
 from __future__ import annotations
@@ -60,18 +61,19 @@ def stage_layers(layers: int, stages: int, input_weight: int, output_weight: int
 
 
 class Torchtitan(Runtime):
-    """torchtitan with `parallelism.module_fqns_per_model_part`."""
+    """torchtitan with `parallelism.pipeline_parallel_module_fqns_per_model_part`."""
 
     name = "torchtitan"
     title = "torchtitan"
-    versions = ("pytorch/torchtitan at 02ef790",)
+    versions = ("pytorch/torchtitan at 02ef790 (stages) and 15e2431 (configuration)",)
     default_rule = TorchtitanWeights
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
-        """For each stage the children of the model, and the elements of its lists.
+        """Lines for a function that makes a configuration, `config`: the ranks, and the modules of each stage.
 
-        It is a list of lists, as JSON, TOML and Python write it. With p ranks, stage i of s is on rank i mod p. Raises
-        PlacementError, besides the errors of `Stages.of`, for a module with parameters that is in several stages.
+        A stage has children of the model, and elements of its lists. With p ranks, stage i of s is on rank i mod p, under an
+        interleaved schedule. Raises PlacementError, besides the errors of `Stages.of`, for a module with parameters that is in
+        several stages.
         """
         stages = Stages.of(problem, placement, self.title, loops=True)
         parts: list[list[str]] = [[] for _ in stages.counts]
@@ -88,7 +90,11 @@ class Torchtitan(Runtime):
         idle = [m for m in problem.graph.attributes.get("stateless", ()) if m not in found]
         for part in parts:  # each stage calls a dropout that drops nothing, and torchtitan removes what is not named
             part += idle
-        return stages.map(json.dumps(parts), stages.launch_notes, trains=True)
+        options = {"degree": len(stages.ranks), "module_fqns_per_model_part": parts}
+        if len(parts) > len(stages.ranks):
+            options["schedule"] = "Interleaved1F1B"
+        lines = [f"config.parallelism.pipeline_parallel_{key} = {json.dumps(value)}" for key, value in options.items()]
+        return stages.map("\n".join(lines), stages.launch_notes, trains=True)
 
 
 def _parts(stages: Stages) -> dict[str, tuple[list[int], bool]]:

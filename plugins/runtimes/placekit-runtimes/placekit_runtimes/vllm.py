@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from placekit_core import ConfigError, Placement, Problem
 from placekit_runtimes.interface import Rule, Runtime, RuntimeMap
-from placekit_runtimes.layers import Network, Stages
+from placekit_runtimes.layers import Network, Stages, latent_notes
 from placekit_runtimes.options import RuleOptions, VllmOptions
 
 
@@ -25,6 +25,8 @@ class VllmEven(Rule):
         """The placement. Raises NotApplicable without layers."""
         network, devices = Network.of(problem), self.ranks(problem)
         layers = network.count(self.name)
+        for text in latent_notes(problem, "vLLM"):
+            note(text)
         return network.stages(stage_layers(layers, len(devices), self.options.layer_partition), devices)
 
 
@@ -66,7 +68,8 @@ class Vllm(Runtime):
         """
         stages = Stages.of(problem, placement, self.title)
         order = [] if stages.visible is None else [f"CUDA_VISIBLE_DEVICES={stages.visible}"]
-        return stages.map("\n".join([*order, f"VLLM_PP_LAYER_PARTITION={','.join(map(str, stages.counts))}"]))
+        text = "\n".join([*order, f"VLLM_PP_LAYER_PARTITION={','.join(map(str, stages.counts))}"])
+        return stages.map(text, latent_notes(problem, self.title))
 
 
 RUNTIME = Vllm()

@@ -11,6 +11,7 @@ from placekit_runtimes import device_map, pipeline
 from placekit_runtimes.accelerate.hooks import locate
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
+from placekit_runtimes.modules import PlacedModules
 
 from placekit_core import Cluster, Graph, GraphBuilder, Placement, PlacementError, Problem, load_cluster
 from placekit_core.run.config import conf_dir
@@ -254,3 +255,14 @@ def test_maps_of_a_network_cover_every_parameter() -> None:
         assert made.devices.keys() <= known
         assert not locate(program.graph, made.devices).breaks
         assert 0 < made.elsewhere < 0.75
+
+
+def test_weights_with_the_names_of_a_file_belong_to_their_modules() -> None:
+    b = GraphBuilder("file")
+    weight = b.source("blk.0.ffn_up.weight", 400, module="layers.0.up")
+    cache = b.source("blk.0.cache", 400, op_type="buffer", module="layers.0")
+    b.add("blk.0.ffn_up", inputs=[weight, cache], outputs=[4], module="layers.0.up")
+    b.attributes = {"program": "decoder"}
+    assert PlacedModules(*placed(b.build(), lambda v: 0), "a map").own_tensors == {"layers.0.up": [0]}
+    b.attributes = {}
+    assert PlacedModules(*placed(b.build(), lambda v: 0), "a map").own_tensors == {}

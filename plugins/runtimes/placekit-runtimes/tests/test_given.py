@@ -82,6 +82,13 @@ class TestOneThread:
         assert found.moved_bytes == 2000, "to layers.0, and of the sum to head; layers.1 gets its input where it is"
         assert found.value_s == pytest.approx(alone + 2 * copy)
 
+    def test_the_host_takes_its_time_to_launch_however_other_runtimes_launch(self) -> None:
+        data = {**machine().model_dump(), "hosts": [{"launch_s": 1.0, "graph_handover_s": 9.0}], "launching": "graph"}
+        last_s = float(Problem.of(network(), machine()).op_s[-1, 0])
+        assert self.seconds({"": 0}, Cluster.parse(data)).value_s == pytest.approx(6 + last_s)
+        found = self.seconds({"embed": 0, "layers": 1, "head": 0}, Cluster.parse(data))
+        assert found.value_s == pytest.approx(6 + last_s, rel=1e-3), "copies are short, without the hand-over of graphs"
+
     def test_a_module_that_is_called_twice_gets_its_inputs_twice(self) -> None:
         b = GraphBuilder("net")
         x = b.source("input.0", 400, op_type="input")

@@ -175,8 +175,18 @@ def test_accelerate_offloads() -> None:
         "4 modules, 304 B, do not fit on the GPUs: accelerate would keep them in host memory and compute them on the first"
         " GPU; here the CPU computes them"
     ]
-    with pytest.raises(NotApplicable, match=r"would leave 4 modules, 304 B, on the disk, beginning with 'h.6'"):
-        where(AccelerateAuto(max_memory={"gpu0": 500, "gpu1": 300}), decoder(), small)
+    limits = {"gpu0": 500, "gpu1": 300}
+    assert where(AccelerateAuto(max_memory=limits), decoder(), small) == found, "the CPU has 80% of its memory"
+    with pytest.raises(
+        NotApplicable, match=r"would leave 4 modules, 304 B, on the disk, beginning with 'h.6'.*and on cpu"
+    ):
+        where(AccelerateAuto(max_memory=limits | {"cpu": 0}), decoder(), small)
+    with pytest.raises(NotApplicable, match=r"would leave \d modules, \d+ B, on the disk"):
+        where(AccelerateAuto(max_memory=limits), decoder(), machine(500, 300, cpu=300))
+    with pytest.raises(
+        NotApplicable, match=r"would keep 3 modules, 204 B, in host memory and copy.* no simulated time\n.*ddr5"
+    ):
+        where(AccelerateAuto(), decoder(), machine(700, 350))
     with pytest.raises(ConfigError, match="max_memory names 'gpu5', which accelerate would not use here"):
         where(AccelerateAuto(max_memory={"gpu5": 1}), decoder(), small)
 

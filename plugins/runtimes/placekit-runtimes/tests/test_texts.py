@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from placekit_layers import sequence
 from placekit_runtimes import runtime, runtimes
 from placekit_runtimes.interface import RuntimeMap
 from placekit_runtimes.layers import device_numbers
+from placekit_runtimes.vllm import VllmEven
+from placekit_testing import fakes
 
 from placekit_core import Cluster, ConfigError, Graph, GraphBuilder, NotApplicable, Placement, PlacementError, Problem
 
@@ -100,10 +103,19 @@ def read_megatron(problem: Problem, made: RuntimeMap) -> Placement:
     return whole(problem, layers, of_stage[0], of_stage[-1])
 
 
+def torchtitan_options(text: str) -> dict[str, Any]:
+    """What the lines set in `config.parallelism`, without `pipeline_parallel_`."""
+    parallelism = SimpleNamespace()
+    exec(text, {"config": SimpleNamespace(parallelism=parallelism)})
+    return {key.removeprefix("pipeline_parallel_"): value for key, value in vars(parallelism).items()}
+
+
 def read_torchtitan(problem: Problem, made: RuntimeMap) -> Placement:
     """As `pipeline_module_split` with a looped schedule: names of modules in each stage."""
-    stages = json.loads(made.text)
+    config = torchtitan_options(made.text)
+    stages = config["module_fqns_per_model_part"]
     devices = ranks(problem, " ".join(made.notes), len({*problem.expand(made.placement.device).tolist()}))
+    assert (config["degree"], "schedule" in config) == (len(devices), len(stages) > len(devices))
     where = {module: devices[i % len(devices)] for i, stage in enumerate(stages) for module in stage}
     assert sorted(where) == sorted(n for n in sequence(problem).names if n != "add"), "every module once"
     assert where["ln_f"] == where["lm_head"]
@@ -197,7 +209,9 @@ def test_exact_texts() -> None:
     assert texts == {
         "vllm": "VLLM_PP_LAYER_PARTITION=3,4",
         "megatron": "Et*3|t*4L",
-        "torchtitan": '[["wte", "h.0", "h.1", "h.2"], ["h.3", "h.4", "h.5", "h.6", "ln_f", "lm_head"]]',
+        "torchtitan": "config.parallelism.pipeline_parallel_degree = 2\n"
+        "config.parallelism.pipeline_parallel_module_fqns_per_model_part ="
+        ' [["wte", "h.0", "h.1", "h.2"], ["h.3", "h.4", "h.5", "h.6", "ln_f", "lm_head"]]',
         "exo": '[\n {"node": "gpu:0", "PipelineShardMetadata": {"deviceRank": 0, "worldSize": 2, "startLayer": 0,'
         ' "endLayer": 3, "nLayers": 7}},\n {"node": "gpu:1", "PipelineShardMetadata": {"deviceRank": 1, "worldSize": 2,'
         ' "startLayer": 3, "endLayer": 7, "nLayers": 7}}\n]',
@@ -284,11 +298,38 @@ class TestCpus:
 
 def test_a_parameter_that_two_stages_read_is_noted() -> None:
     made = runtime("torchtitan").write(*placed([0] * 3 + [1] * 4, graph=decoder(tied=True)))
-    assert made.text == '[["wte", "h.0", "h.1", "h.2"], ["h.3", "h.4", "h.5", "h.6", "ln_f", "lm_head"]]'
+    assert made.text.endswith(' = [["wte", "h.0", "h.1", "h.2"], ["h.3", "h.4", "h.5", "h.6", "ln_f", "lm_head"]]')
     assert made.notes == (
         "gpu:0 and gpu:1 read parameter 'wte.weight': torchtitan needs a copy on each, which the simulation sends in every"
         " step",
     )
+
+
+@pytest.mark.parametrize(("cached", "expands"), [(1, False), (64, True)])
+def test_a_step_that_expands_latents_is_not_that_of_vllm_and_llamacpp(cached: int, expands: bool) -> None:
+    """As transformers runs DeepSeek's attention: `kv_b_proj` has a row for each token in the cache, in decode."""
+    b = GraphBuilder("latent")
+    x = b.source("tokens", 4, op_type="input")
+    for i in range(4):
+        for name, rows in (("kv_a_proj_with_mqa", 1), ("kv_b_proj", cached)):
+            module = f"h.{i}.attn.{name}"
+            weight = b.source(f"{module}.weight", 400, module=module)
+            [x] = b.add(f"{module}/mm", inputs=[x, weight], outputs=[4], flops=400.0 * rows, module=module)
+    problem = Problem.of(b.build(), machine(2))
+    placement = problem.placement([0] * problem.g)
+    said = {
+        n for n in FORMATS if any("transformers' attention" in t for t in runtime(n).write(problem, placement).notes)
+    }
+    assert said == ({"vllm", "llamacpp"} if expands else set())
+    task = fakes.fake_task(problem)
+    VllmEven().place(task, np.random.default_rng(0))
+    assert [n for n in task.evaluate.notes if "98% of the arithmetic here" in n] == task.evaluate.notes
+    assert bool(task.evaluate.notes) == expands
+
+
+def test_llamacpp_says_that_its_arguments_turn_fitting_off() -> None:
+    notes = runtime("llamacpp").write(*placed([0] * 3 + [1] * 4)).notes
+    assert any("does not fit the layers to the memory by itself (`--fit`)" in note for note in notes)
 
 
 def test_runtimes_of_inference_say_so_for_a_training_step() -> None:
@@ -303,7 +344,7 @@ def test_torchtitan_has_modules_that_run_nothing_in_every_stage() -> None:
     """As the importer of torch modules finds them: an idle dropout, and one that is an operation."""
     graph = decoder().replace(attributes={"stateless": ["drop", "ln_f"]})
     made = runtime("torchtitan").write(*placed([0] * 3 + [1] * 4, graph=graph))
-    assert json.loads(made.text) == [
+    assert torchtitan_options(made.text)["module_fqns_per_model_part"] == [
         ["wte", "h.0", "h.1", "h.2", "drop"], ["h.3", "h.4", "h.5", "h.6", "ln_f", "lm_head", "drop"],
     ]  # fmt: skip
 
@@ -314,7 +355,7 @@ def test_torchtitan_cannot_divide_a_child_that_is_no_list() -> None:
     device = [int(i >= 4) for i in range(len(blocks))]
     with pytest.raises(PlacementError, match=r"elements of its lists, and 'model' is in stages 0 and 1\n"):
         runtime("torchtitan").write(problem, blocks.placement(device))
-    assert runtime("torchtitan").write(problem, blocks.placement([2] * len(blocks))).text == '[["model"]]'
+    assert runtime("torchtitan").write(problem, blocks.placement([2] * len(blocks))).text.endswith(' = [["model"]]')
 
 
 def test_what_a_runtime_says_of_itself() -> None:

@@ -8,7 +8,8 @@ these facts about every schedule of length T:
 - (b) An operation starts after all kernels that it reads from have ended. A tensor from another device is sent after its
   producer has ended (a source's from time 0), which takes latency + bytes / bandwidth of the route.
 - (c) A device runs at most as many operations at a time as it has streams.
-- (d) The memory of a device holds its persistent bytes together with the inputs and outputs of any operation that it runs.
+- (d) An operation starts after its host has launched it, and a host launches the operations of its devices one after the other.
+- (e) The memory of a device holds its persistent bytes together with the inputs and outputs of any operation that it runs.
 
 In all bounds but `critical_path_bound` and `group_bound`, operations are on *kinds* of devices. A transfer between two kinds
 takes the least time over all pairs of devices of these kinds. A *head* is a lower bound on the time from the start of the
@@ -25,6 +26,7 @@ from placekit_core import Problem
 from placekit_scheduling.bounds.channels import busiest_channel
 from placekit_scheduling.bounds.kinds import Floats
 from placekit_scheduling.bounds.labels import raise_levels
+from placekit_scheduling.bounds.launches import all_launched_s, earliest_launch_s
 from placekit_scheduling.bounds.refutation import highest_refuted
 from placekit_scheduling.bounds.relaxation import Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
@@ -45,11 +47,12 @@ def all_bounds(problem: Problem) -> dict[str, float]:
     """All bounds in seconds, not yet lowered by `ROUNDING`. `forced` is at least as high as the others.
 
     Each is the result of the function of its name (`forced_bound`, ...), in the order in which they build on each other:
-    `critical_path`, `group`, `work`, `communication`, `detour`, `tree`, `window`, `channel`, `forced`.
+    `critical_path`, `launch`, `group`, `work`, `communication`, `detour`, `tree`, `window`, `channel`, `forced`.
     """
     relaxation = Relaxation.of(problem)
     found = {
         "critical_path": critical_path_bound(problem),
+        "launch": launch_bound(problem),
         "group": group_bound(problem),
         "work": work_bound(relaxation),
         "communication": communication_bound(relaxation),
@@ -83,6 +86,19 @@ def critical_path_bound(problem: Problem) -> float:
     return float(b_level(problem, "min", communication=0.0).max(initial=0.0))
 
 
+def launch_bound(problem: Problem) -> float:
+    """The latest launch and what must follow it; or all launches, divided among the hosts. 0 where launching takes no time.
+
+    Proof: an operation starts after its launch (d), at the earliest at `launches.earliest_launch_s`; it and the operations of the
+    longest path from it take at least their times on their fastest devices. With several hosts of a_h seconds per launch, host h
+    launches at most T / a_h operations in time T.
+    """
+    if not problem.cluster.launchers.any:
+        return 0.0
+    after = earliest_launch_s(problem) + b_level(problem, "min", communication=0.0)
+    return max(float(after[problem.graph.kernel].max(initial=0.0)), all_launched_s(problem))
+
+
 def group_bound(problem: Problem) -> float:
     """The longest group on its fastest device, or the k + 1 shortest of the k D + 1 longest groups, for the best k.
 
@@ -107,7 +123,7 @@ def work_bound(relaxation: Relaxation) -> float:
 
     The best multipliers are the dual of a linear program: the fractional assignment of groups to kinds of least T. They
     are found by cutting planes with HiGHS. The bound does not depend on the solver: it is the right-hand side, evaluated at
-    any multipliers. A kind may run a group if it has memory for each single operation of the group, by (d).
+    any multipliers. A kind may run a group if it has memory for each single operation of the group, by (e).
 
     If no placement fits, the right-hand side is unlimited. It is cut off at the sum of the longest times of all groups,
     which it never exceeds if a placement fits.
@@ -123,6 +139,8 @@ def communication_bound(relaxation: Relaxation) -> float:
 
     Let head(v, k) be a lower bound on the start of operation v if it is on a device d of kind k. It is the greatest of the
     following values. They are computed in topological order, so that the heads of all ancestors of v are known.
+
+    *Launches.* v starts after its launch, at the earliest at `launches.earliest_launch_s`.
 
     *Edges.* v reads from u. If u is on d, v starts at head(u, k) + p(u, k) or later, with p the seconds of u on kind k.
     If not, at arrival(u, k) = min over kinds k' of head(u, k') + p(u, k') + (least transfer from k' to another

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from placekit_scheduling.bounds.kinds import Flags, Floats, Ints, KindProblem, Places
 from placekit_scheduling.bounds.labels import LARGEST_TABLES, Detours, Surroundings, raise_levels
+from placekit_scheduling.bounds.launches import earliest_launch_s
 
 THRESHOLDS = 256  # values of heads and of tails at which windows begin and end
 
@@ -84,10 +85,11 @@ class Levels:
         levels: tuple[Floats, Floats] | None,
         center: int = 0,
     ) -> Levels:
-        """Begin with the heads and tails `levels` [n, K]; with zeros if None."""
+        """Begin with the heads and tails `levels` [n, K]; if None, with the earliest launches and with zeros."""
         seconds = np.ascontiguousarray(relaxation.seconds[:, places.kind])
         if levels is None:
-            head, tail = np.zeros_like(seconds), np.zeros_like(seconds)
+            launched_s = earliest_launch_s(relaxation.problem)
+            head, tail = np.repeat(launched_s[:, None], seconds.shape[1], axis=1), np.zeros_like(seconds)
         else:
             head, tail = (np.ascontiguousarray(level[:, places.kind]) for level in levels)
         return cls(

@@ -62,7 +62,7 @@ class Events {
 
   // Pairs of a name and a text about an event.
   facts(e) {
-    const c = this.columns, sent = this.tracks.kind[this.track[e]] !== "device";
+    const c = this.columns, kind = this.tracks.kind[this.track[e]], sent = kind === "link";
     const why = this.texts[c.why[e]];
     return [
       ["takes", seconds(this.duration[e])],
@@ -70,7 +70,7 @@ class Events {
       [sent ? "on link" : "on", this.tracks.name[this.track[e]]],
       [sent ? "message" : "output", c.bytes[e] > 0 ? bytes(c.bytes[e]) : ""],
       ["module", c.module[e] >= 0 ? this.texts[c.module[e]] : ""],
-      ["type", this.texts[c.type[e]] + (sent ? "" : `, ${PHASES[this.phase[e]]}`)],
+      ["type", this.texts[c.type[e]] + (kind === "device" ? `, ${PHASES[this.phase[e]]}` : "")],
       ["why then", why && this.cause[e] >= 0 ? `${why} ${this.nameOf(this.cause[e])}` : why],
       ["critical", this.critical[e] ? "on the critical path" : ""],
     ].filter(([, text]) => text);

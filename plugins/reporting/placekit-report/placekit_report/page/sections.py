@@ -149,11 +149,12 @@ def longest(program: Data) -> Markup | None:
     if t is None:
         return None
     e, texts, tracks = t["events"], t["texts"], t["tracks"]["name"]
-    order = sorted(range(len(e["track"])), key=lambda i: -e["duration_s"][i])[:LONGEST]
+    own = [i for i, track in enumerate(e["track"]) if t["tracks"]["kind"][track] != "host"]
+    order = sorted(own, key=lambda i: -e["duration_s"][i])[:LONGEST]
     rows = [[texts[e["name"][i]], tracks[e["track"][i]], seconds(e["start_s"][i]), seconds(e["duration_s"][i]),
              size(e["bytes"][i])] for i in order]  # fmt: skip
     heads = ["operation or transfer", "where", "starts at", "takes", "bytes"]
-    return table(heads, rows, caption=f"The longest events of {len(e['track']):,}", numeric=(2, 3, 4))
+    return table(heads, rows, caption=f"The longest events of {len(own):,}", numeric=(2, 3, 4))
 
 
 def cut(program: Data) -> Markup | None:

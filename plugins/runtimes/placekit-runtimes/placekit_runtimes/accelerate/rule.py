@@ -23,7 +23,10 @@ class AccelerateSequential(Rule):
     options_class: ClassVar[type[RuleOptions]] = AccelerateOptions
 
     def rule(self, problem: Problem, note: Callable[[str], None]) -> Placement:
-        """The placement. Raises NotApplicable if weights are left that accelerate would keep on the disk."""
+        """The placement. Raises NotApplicable if weights are left that accelerate would keep in memory the machine lacks.
+
+        That is the host's memory, which every computer of accelerate has, or else the disk.
+        """
         network, devices = Network.of(problem), self.ranks(problem)
         tensors, ties = tensors_of(network)
         modules = Modules(tensors, [network.blocks.names[b] for b in network.of_layer])
@@ -34,7 +37,7 @@ class AccelerateSequential(Rule):
         memory = self.balanced(modules, memory, gpus)
         reserving = {*gpus[:1], *([names[cpu]] if cpu is not None else [])}
         device_map = infer_device_map(modules, list(memory.items()), reserving, ties)
-        _refuse_disk(modules, device_map, memory)
+        _refuse_disk(modules, device_map, memory, "" if cpu is None else names[cpu])
         moved = [path for path, device in device_map.items() if gpus and device not in gpus]
         if moved:
             size = units.mebibytes(sum(modules.size[p] for p in moved))
@@ -53,7 +56,7 @@ class AccelerateSequential(Rule):
     def _memory(self, network: Network, gpus: list[str], names: list[str]) -> dict[str, int]:
         """Bytes for weights on the devices `names` (the GPUs, then perhaps a CPU): all their memory, or `max_memory`.
 
-        Raises ConfigError for other keys of `max_memory`.
+        A CPU that `max_memory` lacks gets 80% of its memory. Raises ConfigError for other keys of `max_memory`.
         """
         cluster, limits = network.problem.cluster, self.options.max_memory
         if limits is None:
@@ -67,6 +70,8 @@ class AccelerateSequential(Rule):
                 f"max_memory names {unknown[0]!r}, which accelerate would not use here", f"devices: {', '.join(by_key)}"
             )
         given = {by_key[key]: size for key, size in limits.items()}
+        if "cpu" in by_key and by_key["cpu"] not in given:
+            given[names[-1]] = int(0.8 * cluster.memory_bytes[cluster.device_index(names[-1])])
         return {name: given[name] for name in names if name in given}
 
 
@@ -147,13 +152,21 @@ def _path(block: str, name: str) -> str:
     return name if name.startswith(f"{block}.") else f"{block}.{name}"
 
 
-def _refuse_disk(modules: Modules, device_map: dict[str, str], memory: dict[str, int]) -> None:
-    disk = [path for path, device in device_map.items() if device == "disk"]
-    if disk:
-        room = ", ".join(f"{name} {units.mebibytes(size)}" for name, size in memory.items())
-        left = units.mebibytes(sum(modules.size[p] for p in disk))
+def _refuse_disk(modules: Modules, device_map: dict[str, str], memory: dict[str, int], cpu: str) -> None:
+    """Raise NotApplicable for modules on the disk; on a machine without a CPU, `cpu` is empty, and they are in host memory."""
+    rest = [path for path, device in device_map.items() if device == "disk"]
+    if not rest:
+        return
+    left = f"{len(rest)} modules, {units.mebibytes(sum(modules.size[p] for p in rest))}"
+    room = ", ".join(f"{name} {units.mebibytes(size)}" for name, size in memory.items())
+    room = f"beginning with {rest[0]!r}: the room for weights is {room}, less the largest module on the first"
+    if cpu:
         raise NotApplicable(
-            f"accelerate would leave {len(disk)} modules, {left}, on the disk, beginning with {disk[0]!r}: the room for weights"
-            f" is {room}, less the largest module on the first",
-            "use a machine with more memory or with a CPU, a smaller model, or a higher policy.max_memory",
+            f"accelerate would leave {left}, on the disk, {room}, and on {cpu}",
+            "use a machine with more memory, a smaller model, or a higher policy.max_memory",
         )
+    raise NotApplicable(
+        f"accelerate would keep {left}, in host memory and copy them to the first GPU in every pass, {room}; the machine does not"
+        " describe the host, so this has no simulated time",
+        "give the machine its host, as in `placekit cluster new 'rtx4090 + 64gb ddr5-5600'`, or use a smaller model",
+    )

@@ -1,7 +1,8 @@
 """Seconds and memory of a device map as accelerate runs it, which differs from the machine model of the simulator.
 
-One host thread launches the operations in the order of the program. A device runs them in the order of their launches, one at
-a time. A tensor is copied when a module of the map that is on another device is called, once for each call. A copy between
+One host thread launches the operations in the order of the program. A launch takes it as long as a host of the machine model
+with `launching: eager`, so no time on a machine without hosts. A device runs operations in the order of their launches, one
+at a time. A tensor is copied when a module of the map that is on another device is called, once for each call. A copy between
 GPUs waits for all that was launched on both, and both wait for it; the host waits for a copy from or to its own memory. The
 weights of a module on `cpu` are copied to the main device when the module runs, and dropped after.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Labels, Problem, units
+from placekit_core import Labels, Problem, launches_of, units
 from placekit_runtimes.accelerate.hooks import CPU, Located
 from placekit_runtimes.interface import DeviceName, RuntimeCost, lacking_memory, memory_text
 from placekit_runtimes.layers import device_numbers
@@ -96,7 +97,7 @@ class _Thread:
 
     def __init__(self, problem: Problem, located: Located) -> None:
         self.problem, self.graph, self.located = problem, problem.graph, located
-        cluster, names = problem.cluster, device_numbers(problem)
+        cluster, names = problem.cluster.launched("eager"), device_numbers(problem)
         self.host, self.free = 0.0, [0.0] * cluster.size
         self.moved_bytes = self.streamed_bytes = 0.0
         index: dict[DeviceName | None, int] = {name: names.index(name) for name in names}
@@ -105,9 +106,8 @@ class _Thread:
         is_input = self.graph.op_type.is_value("input")
         self.home = [r if own else index[h] for h, r, own in zip(located.home, self.on, is_input, strict=True)]
         self.is_cpu = [problem.device_type(d) == "cpu" for d in range(cluster.size)]
-        self.launch_s = [cluster.kinds[kind].launch_overhead_s for kind in cluster.device_kind]
-        launches = self.graph.columns.get("launches")
-        self.launches = launches.tolist() if isinstance(launches, np.ndarray) else [1.0] * self.graph.n
+        self.routes = cluster.routes
+        self.launch_s = (launches_of(self.graph) * cluster.launchers.launch_s[self.on]).tolist()
         self.op_s = problem.op_s[np.arange(self.graph.n), self.on].tolist()
         self.memory, self.copies, self.storage = _Memory(), dict[tuple[int, str], int](), dict[int, int]()
         self.streams = located.main != CPU
@@ -130,9 +130,10 @@ class _Thread:
         device, phase_s = self.on[v], self.op_s[v]
         for t in self.graph.inputs(v).tolist():
             self._read(position, v, t, device)
-        start = max(self.host, self.free[device])
-        self.free[device] = start + phase_s
-        self.host = self.free[device] if self.is_cpu[device] else self.host + self.launches[v] * self.launch_s[device]
+        self.host += self.launch_s[v]
+        self.free[device] = max(self.host, self.free[device]) + phase_s
+        if self.is_cpu[device]:
+            self.host = self.free[device]
         for t in self.graph.outputs(v):
             if self.graph.tensor_storage[t] == t:
                 self.storage[t] = self.memory.add(device, float(self.graph.owned_bytes[t]), position)
@@ -155,7 +156,7 @@ class _Thread:
         if (t, call) in self.copies:
             self.memory.last[self.copies[t, call]] = position
             return
-        bytes_, routes = float(self.graph.tensor_bytes[t]), self.problem.cluster.routes
+        bytes_, routes = float(self.graph.tensor_bytes[t]), self.routes
         start = max(self.host, *(self.free[d] for d in (source, target) if not self.is_cpu[d]), 0.0)
         end = start + float(routes.latency_s[source, target] + bytes_ * routes.s_per_byte[source, target])
         for d in (source, target):
