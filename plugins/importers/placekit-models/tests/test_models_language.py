@@ -170,8 +170,13 @@ def test_the_graph_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     assert len(set(in_children(model, loaded_digest, hash_seeds=(1, 2, 3)))) == 1
 
 
+SHORTEST = "hf:google/gemma-3-1b-it"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("model", full_names())
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=() if m == SHORTEST else pytest.mark.long) for m in full_names()]
+)
 def test_shipped_configurations_do_not_depend_on_the_hash_seed(model: str) -> None:
     importer = ModelImporter(ModelOptions(model=model))
     assert len(set(in_children(importer, fingerprints, hash_seeds=(1, 2, 3)))) == 1
@@ -540,6 +545,7 @@ LLAVA_7B = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "parameters", "flops"),

@@ -336,6 +336,7 @@ def test_an_input_that_nobody_can_make_up_is_named(tmp_path: Path) -> None:
         load_programs(model=f"diffusers:{tmp_path}")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_flux_has_its_parameters_and_arithmetic(tmp_path: Path) -> None:
     """FLUX.1-dev has 11.90 billion; one image of 1024 x 1024 pixels is 4,096 samples, beside 512 tokens of the prompt."""
