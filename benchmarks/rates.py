@@ -9,7 +9,7 @@ benchmarks/results/rates.md; the fractions of its first table stand in parts.yam
 Seconds of a kernel are launch_overhead_s + max(flops / (peak * compute), bytes / (bandwidth * memory)). The fractions of a table
 are those with the smallest median-like error, the mean of |log(predicted / measured)|. Nothing is fitted to more than one device
 of llm_speed.csv, nor to any model but Llama-3-8B, and rows with `suspicious` are left out; the rest is for testing predictions.
-The CPU is the exception: its fractions are those of rows with experts on the CPU, without context, on at most two GPUs.
+The CPU is the exception: its fractions come from rows with experts on the CPU, an empty context and at most two GPUs.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ as three launches. Fractions above 1 are written as 1.
 
 Of llm_speed, only Llama-3-8B on one device sets figures (F16 and Q4_K_M, tokens and prompts of 512 to 8,192); everything else
 there is left for testing predictions. `quantized_matmul` and `inference_matmul` are llama.cpp's products with few bits and with
-16. On an A100 and an H100 the latter reach much less than those of other libraries, of which the fractions of `matmul` are
+16. On an A100 and an H100 the latter are much slower than the products of other libraries, of which the fractions of `matmul` are
 there; elsewhere tokens with 16 bits also set the bandwidth of `matmul`. GeForce cards would exceed their peak in prompts (by up
 to half), because llama.cpp's products accumulate in float16, at twice the rate. The fractions of CPUs contain what it takes to
-hand over between CPU and GPU in every layer."""
+hand over between CPU and GPU in every layer; the 20 us of the machine model's hosts are counted beside them."""
 
 
 class Kernels(NamedTuple):
@@ -142,7 +142,7 @@ def parquet(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def gemm(data: Path) -> Iterator[Kernels]:
-    """Products of aiconfigurator whose weights are as large as those of layers: 4 MB and more."""
+    """Products of aiconfigurator with at least 4 MB of weights, as in the layers of a model."""
     for kind, folder in GEMM.items():
         table = parquet(data / "aiconfigurator/data" / folder / "gemm_perf.parquet")
         weights = 2 * table["n"] * table["k"]
@@ -419,7 +419,7 @@ EXPERTS = {
 
 
 def cpu_fractions(data: Path) -> list[tuple[int, float, str]]:
-    """Channels, fraction of their bandwidth and row: a token's seconds without those that its GPU bytes and launches take."""
+    """Memory channels, the fraction of their bandwidth that a token reaches after its time on the GPU, and its row."""
     found = []
     with (data / "llm_speed.csv").open(encoding="utf-8") as f:
         for r in csv.DictReader(f):

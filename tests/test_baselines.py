@@ -17,6 +17,7 @@ from placekit_core import (
     Cluster,
     ConfigError,
     Interrupted,
+    Launching,
     Measurements,
     NothingFits,
     Options,
@@ -256,10 +257,10 @@ def test_words(value_s: float, base_s: float, said: str) -> None:
 
 
 @pytest.mark.parametrize(("launching", "noted"), [("eager", True), ("graph", False)])
-def test_a_step_that_is_bound_by_launches_says_so(launching: str, noted: bool) -> None:
+def test_a_step_that_is_bound_by_launches_says_so(launching: Launching, noted: bool) -> None:
     pytest.importorskip("placekit_sim")
     machine = Cluster.parse({**gpus(2).model_dump(), "hosts": [{"launch_s": 1.0}]})
-    result = place(chain_graph(4), cluster=machine, policy="single_device", launching=launching)  # type: ignore[arg-type]
+    result = place(chain_graph(4), cluster=machine, policy="single_device", launching=launching)
     assert any(note.startswith("bound by launches: the host takes ") for note in result.summary.notes) == noted
     assert result.problem.cluster.launching == launching
 

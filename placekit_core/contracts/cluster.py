@@ -394,7 +394,7 @@ def _capacity(value: int | str) -> int:
 
 
 def _devices(pattern: str, names: tuple[str, ...]) -> list[int]:
-    """The devices of a host. Raises ClusterError if there are none."""
+    """The devices that match a host's pattern. Raises ClusterError if no device does."""
     found = fnmatch.filter(names, pattern)
     if not found:
         raise ClusterError(f"host of {pattern!r} has no device", f"devices: {listed(names, pattern)}")

@@ -37,7 +37,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(lambda v: (v,) if isinstance(
 
 
 def _share(value: Any) -> Any:
-    """Read `10%`, `0.1` or 0.1 as a fraction. Raises ValueError for what is none."""
+    """Read `10%`, `0.1` or 0.1 as a fraction. Raises ValueError for anything else."""
     text = str(value).strip()
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

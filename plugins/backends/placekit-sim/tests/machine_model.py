@@ -209,7 +209,8 @@ def launches(problem: Problem, step: Step) -> list[float]:
     cluster = problem.cluster
     clock: dict[tuple[int, int], float] = {}
     ends = [0.0 for _ in step.operations]
-    count = problem.graph.columns.get("launches", np.ones(len(ends))).tolist()  # type: ignore[union-attr]
+    column = problem.graph.columns.get("launches")
+    count = column.tolist() if isinstance(column, np.ndarray) else [1.0 for _ in step.operations]
     for v in step.order:
         d = step.device[v]
         host = host_of(cluster, d)

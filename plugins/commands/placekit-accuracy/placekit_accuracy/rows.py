@@ -130,7 +130,7 @@ class Row:
         return Use("decode", depth, self.batch, bits=bits, expert_bits=expert_bits, flash=self.flash)
 
     def _bits(self, shape: Shape) -> tuple[float, float | None]:
-        """Bits of a weight, and of those of experts if they are known to differ."""
+        """Bits of a weight, and of a weight of an expert if that is known to differ."""
         total = self.bytes * 8 if self.bytes else BITS[self.quantisation] * shape.weights
         expert = MXFP4 if "MXFP4" in self.quantisation and self.model.startswith("gpt-oss") else None
         mib, on_cpu = dict(self.held_mib).get("CPU", 0), self._experts_on_cpu(shape)

@@ -121,7 +121,7 @@ class HostPart(FileModel):
 
 
 class Rates(NamedTuple):
-    """What a kind reaches of its peaks, with names (`matmul.memory`, `launch_overhead_s`) of what is measured or a median."""
+    """Launch overhead and fractions of a kind; which of them were measured, and which are medians, by name (`matmul.memory`)."""
 
     launch_s: float
     efficiency: dict[OperationClass, Efficiency]

@@ -15,6 +15,7 @@ from placekit_models.shipped import full_names
 from placekit_testing.children import in_children
 from placekit_testing.importers import loaded_digest
 from placekit_testing.sequential import run_sequential
+from placekit_testing.speed import mostly_slow
 from placekit_torch import Step
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -170,12 +171,9 @@ def test_the_graph_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     assert len(set(in_children(model, loaded_digest, hash_seeds=(1, 2, 3)))) == 1
 
 
-SHORTEST = "hf:google/gemma-3-1b-it"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=() if m == SHORTEST else pytest.mark.long) for m in full_names()]
+    "model", mostly_slow(full_names(), [], [m for m in full_names() if m != "hf:google/gemma-3-1b-it"])
 )
 def test_shipped_configurations_do_not_depend_on_the_hash_seed(model: str) -> None:
     importer = ModelImporter(ModelOptions(model=model))

@@ -74,7 +74,9 @@ def test_fewer_devices_are_compared_with_the_fastest_placement(share: float, dev
     best = task.evaluate.best
     assert best is not None
     Portfolio(threads=1)._simpler(task, replace(best, value_s=best.value_s * share))
-    assert used(p, task.evaluate.best.placement.device) == devices  # type: ignore[union-attr]
+    chosen = task.evaluate.best
+    assert chosen is not None
+    assert used(p, chosen.placement.device) == devices
 
 
 def test_of_three_devices_one_is_left_out() -> None:

@@ -110,12 +110,12 @@ class _Values:
             )
 
     def text(self, key: str) -> str:
-        """A text; empty if there is none."""
+        """The text of a key; empty if the header lacks it."""
         value = self.values.get(key)
         return value if isinstance(value, str) else ""
 
     def number(self, key: str) -> int:
-        """A count; of a list by layers, the largest; 0 if there is none. Raises ImporterError."""
+        """The count of a key, or the largest count of a list; 0 if the header lacks it. Raises ImporterError."""
         value = self.values.get(f"{self.architecture}.{key}", 0)
         if isinstance(value, list):
             value = max(value, default=0)

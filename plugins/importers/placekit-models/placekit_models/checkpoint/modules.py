@@ -51,7 +51,7 @@ def architecture_of(model_type: str) -> str:
 
 
 def with_modules(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with the modules of its tensors; those that are unknown get one of their own in their layer."""
+    """The checkpoint with the module of each tensor. A tensor of an unknown module gets a module of its own in its layer."""
     architecture = checkpoint.architecture
     stem, parts = STEMS.get(architecture, "model"), (*PARTS.get(architecture, ()), *USUAL)
     layers = stem if "." in stem else f"{stem}.layers"

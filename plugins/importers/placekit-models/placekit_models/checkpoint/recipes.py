@@ -33,7 +33,7 @@ SMALLER = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "Q3_K": "Q4_0", "Q2_K
 
 
 def stored(checkpoint: Checkpoint, weights: str) -> Checkpoint:
-    """The tensors in a format. Raises ImporterError for a name that is none."""
+    """The tensors in a format. Raises ImporterError for an unknown format."""
     name = weights.lower().replace("-", "_")
     if name in GGUF:
         choose: Callable[[Tensor], str] = _Recipe(checkpoint, name).type_of
