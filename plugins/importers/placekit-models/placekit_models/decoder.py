@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -84,6 +84,7 @@ class Use:
         overlap: whether devices work on several micro-batches of a prompt at once.
         room: tokens of each sequence for which the cache has room, if that is more than it holds.
         stage: layers on the last of several devices, whose queue of launches is limited; 0: it is not.
+        copied: whether an output that shares the embedding's matrix has a copy of its own, so that it can be on another device.
     """
 
     mode: Literal["decode", "prompt"] = "decode"
@@ -98,6 +99,7 @@ class Use:
     overlap: bool = True
     stage: int = 0
     room: int = 0
+    copied: bool = False
 
 
 @dataclass
@@ -277,6 +279,8 @@ class _Program:
         for tensor in self.checkpoint.tensors:
             own = outer if tensor.layer < 0 else found[tensor.layer]
             own.tensors[tensor.key] = tensor
+        if self.use.copied and "output" not in outer.tensors:
+            outer.tensors["output"] = replace(outer.tensors["token_embd"], name="output.weight", module="lm_head")
         for i, layer in enumerate(found):
             paths = (re.match(rf"(?:[^.]+\.)*?{i}(?=\.)", t.module) for t in layer.tensors.values())
             layer.module = next((path[0] for path in paths if path), "")

@@ -1,0 +1,81 @@
+"""What is planned: a model, a machine, and how the model is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from placekit_core import Cluster, Options
+from placekit_models.shape import Checkpoint
+
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "fp8"]
+RuntimeName = Literal["llamacpp", "vllm", "accelerate", "exo"]
+
+
+class PlanOptions(Options):
+    """Options of `placekit plan`."""
+
+    weights: str | None = Field(
+        None, description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: that of the files, else bf16"
+    )
+    context: int = Field(8192, ge=1, le=2**24, description="tokens for which each user's cache has room")
+    prompt: int = Field(1000, ge=1, le=2**24, description="tokens of a question")
+    generate: int = Field(500, ge=1, le=2**24, description="tokens of an answer")
+    users: int = Field(1, ge=1, le=2**12, description="users at once")
+    cache: CacheType = Field("f16", description="type of numbers in the cache")
+    ubatch: int = Field(512, ge=32, le=2**16, description="most tokens of a prompt that are computed at once")
+    runtime: RuntimeName | None = Field(
+        None, description="plan for this runtime alone; null: for all that run the format of the weights"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A model on a machine, and its use.
+
+    Attributes:
+        checkpoint: the tensors of the model.
+        cluster: the machine.
+        options: how the model is used.
+        name: the model, for people: its name and the format of its weights.
+        file: the file or the folder of the model, as command lines name it.
+    """
+
+    checkpoint: Checkpoint
+    cluster: Cluster
+    options: PlanOptions
+    name: str
+    file: str
+
+    @cached_property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs, the one with the fastest memory first."""
+        kinds = [self.cluster.kinds[kind] for kind in self.cluster.device_kind]
+        found = [d for d, kind in enumerate(kinds) if kind.type == "gpu"]
+        return tuple(sorted(found, key=lambda d: -kinds[d].memory_bytes_per_s))
+
+    @cached_property
+    def cpu(self) -> int | None:
+        """The first CPU, whose memory is the host's; None if the machine is described without it."""
+        return next((d for d, k in enumerate(self.cluster.device_kind) if self.cluster.kinds[k].type == "cpu"), None)
+
+    @property
+    def depth(self) -> int:
+        """Tokens in the cache for the average token of an answer."""
+        return min(self.options.prompt + self.options.generate // 2, self.options.context - 1)
+
+    def answer_s(self, decode_s: NDArray[np.float64], prompt_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds until all users have their answers: their prompts one after the other, then their tokens together."""
+        return self.options.users * prompt_s + self.options.generate * decode_s
+
+
+def folder_or_file(model: str) -> Path | None:
+    """The path of a model that is on this computer; None for a name."""
+    path = Path(model.removeprefix("hf:")).expanduser()
+    return path if path.exists() else None

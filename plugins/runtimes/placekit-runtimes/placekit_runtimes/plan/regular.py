@@ -1,0 +1,222 @@
+"""Searches among regular splits: consecutive layers on each device, and the experts of the first of these layers elsewhere.
+
+Such splits can be written as a few arguments of a runtime. A search starts from what people would try, and shifts layers and
+experts between devices as long as the answer comes sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from placekit_runtimes.plan.split import Layout, Split
+from placekit_runtimes.plan.steps import Steps
+
+SHIFTS = (16, 8, 4, 2, 1)
+"""Layers that a move shifts at once."""
+LONGEST = 3
+"""GPUs of which all subsets are tried; of more, the fastest 1, 2, 3, ..., and each alone."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a runtime can express.
+
+    Attributes:
+        on_cpu: the CPU may run the first layers.
+        experts: routed experts may be on another device than their layer.
+        streams: the tensors of a GPU's first layers may be in host memory, from which they are copied in every step.
+        embedding_on_cpu: the embedding is in host memory.
+        empty: a device may have no layer.
+    """
+
+    on_cpu: bool = False
+    experts: bool = False
+    streams: bool = False
+    embedding_on_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Regular:
+    """A regular split.
+
+    Attributes:
+        chain: devices in the order of the layers.
+        counts: layers of each device of the chain.
+        away: for each device of the chain, by target: of how many of its first layers the experts are there.
+        streamed: for each device of the chain, how many of its first layers have their tensors in host memory.
+    """
+
+    chain: tuple[int, ...]
+    counts: tuple[int, ...]
+    away: tuple[tuple[int, ...], ...]
+    streamed: tuple[int, ...]
+
+    @classmethod
+    def plain(cls, chain: Sequence[int], counts: Sequence[int], targets: int) -> Regular:
+        """Layers alone."""
+        return cls(tuple(chain), tuple(counts), ((0,) * targets,) * len(chain), (0,) * len(chain))
+
+
+class Regulars:
+    """The regular splits of a question that a runtime can express, and the search among them."""
+
+    def __init__(self, steps: Steps, space: Space) -> None:
+        self.steps, self.space, self.layout = steps, space, steps.layout
+        q = steps.question
+        self.cpu, self.gpus = q.cpu, q.gpus
+        other = [q.cpu] if q.cpu is not None and space.experts else []
+        self.targets = [*other, *(q.gpus if space.experts else ())] if self.layout.routed.any() else []
+
+    def split(self, r: Regular) -> Split:
+        """The split with its devices."""
+        layout, cpu = self.layout, self.cpu
+        home = np.repeat(r.chain, r.counts)
+        last = next((d for d, n in zip(r.chain[::-1], r.counts[::-1], strict=True) if n), r.chain[-1])
+        first = int(home[0]) if len(home) else last
+        embedding = cpu if self.space.embedding_on_cpu and cpu is not None else first
+        experts, begin = home.copy(), 0
+        for i, count in enumerate(r.counts):
+            own = begin + np.flatnonzero(layout.routed[begin : begin + count])
+            for target, number in zip(self.targets, r.away[i], strict=True):
+                experts[own[:number]] = target
+                own = own[number:]
+            begin += count
+        found = layout.split([*home.tolist(), last], embedding, experts.tolist())
+        if not any(r.streamed):
+            return found
+        assert cpu is not None
+        ends = np.cumsum(r.counts)
+        moved = np.concatenate([np.arange(e - c, e - c + s) for e, c, s in zip(ends, r.counts, r.streamed, strict=True)])
+        return Split(found.home, np.where(np.isin(layout.layer, moved), cpu, found.held), True)
+
+    def chains(self) -> Iterator[tuple[int, ...]]:
+        """Orders of devices to try. The last device has the output."""
+        cpu = (self.cpu,) if self.space.on_cpu and self.cpu is not None else ()
+        n = len(self.gpus)
+        sizes = range(1, n + 1)
+        sets = [own for k in sizes for own in combinations(self.gpus, k)] if n <= LONGEST else [
+            *((d,) for d in self.gpus), *(self.gpus[:k] for k in range(2, n + 1))]  # fmt: skip
+        kinds = self.steps.question.cluster.device_kind
+        seen = set()
+        for own in sets:
+            for order in (own, own[::-1]):
+                if (key := tuple(kinds[d] for d in order)) not in seen:
+                    seen.add(key)
+                    yield (*cpu, *order)
+
+    def starts(self, chain: Sequence[int]) -> Iterator[Regular]:
+        """What people would try first on these devices."""
+        layers, targets = self.layout.layers, len(self.targets)
+        gpus = [i for i, d in enumerate(chain) if d != self.cpu]
+        room = self.steps.question.cluster.memory_bytes[list(chain)]
+        size = self._layer_bytes()
+        yield Regular.plain(chain, self._filled(gpus, len(chain), room, size), targets)
+        even = np.full(len(gpus), layers // len(gpus))
+        even[: layers % len(gpus)] += 1
+        counts = np.zeros(len(chain), int)
+        counts[gpus] = even
+        yield Regular.plain(chain, counts.tolist(), targets)
+        if not self.targets:
+            return
+        fewest = Regular.plain(chain, np.where(np.arange(len(chain)) == gpus[0], layers, 0).tolist(), targets)
+        for first in range(len(self.targets)):
+            away = [[0] * targets for _ in chain]
+            away[gpus[0]][first] = int(self.layout.routed.sum())
+            yield replace(fewest, away=tuple(map(tuple, away)))
+
+    def _layer_bytes(self) -> float:
+        """Bytes of the average layer with its cache."""
+        inside = (self.layout.layer >= 0) & (self.layout.layer < self.layout.layers)
+        return float(self.layout.bytes[inside].sum() + self.steps.cache_bytes.sum()) / self.layout.layers
+
+    def _filled(self, gpus: Sequence[int], size: int, room: np.ndarray, layer: float) -> list[int]:
+        """Layers of each device if the GPUs are filled from the last, and the first device gets the rest."""
+        counts, rest = [0] * size, self.layout.layers
+        for i in reversed(gpus):
+            counts[i] = min(int(room[i] // layer), rest)
+            rest -= counts[i]
+        counts[0] += rest
+        return counts
+
+    def moves(self, r: Regular) -> Iterator[Regular]:
+        """Regular splits near another one."""
+        n = len(r.chain)
+        for i in range(n):
+            for k in SHIFTS:
+                for j in range(n):
+                    if i != j and r.counts[i] >= k:
+                        yield from self._shifted(r, i, j, k)
+                for t in range(len(self.targets)):
+                    for change in (k, -k):
+                        yield from self._with_away(r, i, t, change)
+                if self.space.streams and self.cpu is not None and r.chain[i] != self.cpu:
+                    for change in (k, -k):
+                        if 0 <= r.streamed[i] + change <= r.counts[i]:
+                            yield replace(r, streamed=_changed(r.streamed, i, change))
+
+    def _shifted(self, r: Regular, i: int, j: int, k: int) -> Iterator[Regular]:
+        """`k` layers from device i of the chain to device j; also with their experts staying where they are."""
+        counts = _changed(_changed(r.counts, i, -k), j, k)
+        capped = tuple(min(s, c) for s, c in zip(r.streamed, counts, strict=True))
+        moved = replace(r, counts=counts, streamed=capped, away=tuple(self._capped(a, c) for a, c in zip(r.away, counts, strict=True)))
+        yield moved
+        for t, target in enumerate(self.targets):
+            if target == r.chain[i]:
+                yield from self._with_away(moved, j, t, k)
+            elif r.away[i][t] >= k:
+                yield from (m2 for m1 in self._with_away(moved, i, t, -k) for m2 in self._with_away(m1, j, t, k))
+
+    def _with_away(self, r: Regular, i: int, t: int, change: int) -> Iterator[Regular]:
+        if self.targets[t] == r.chain[i]:
+            return
+        row = _changed(r.away[i], t, change)
+        if row[t] >= 0 and sum(row) <= r.counts[i]:
+            yield replace(r, away=(*r.away[:i], row, *r.away[i + 1 :]))
+
+    @staticmethod
+    def _capped(row: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """Numbers of layers, reduced from the last until they are at most `count` together."""
+        found, left = [], count
+        for number in row:
+            found.append(min(number, left))
+            left -= found[-1]
+        return tuple(found)
+
+    def best(self, among: Iterable[tuple[int, ...]] | None = None) -> Split | None:
+        """The best split that is found on these chains, by default on all; None if none fits."""
+        ends = [self._climbed(start) for chain in among or self.chains() for start in self.starts(chain)]
+        splits = [self.split(r) for lacking, _, r in ends if lacking == 0]
+        distinct = list({s.key: s for s in splits}.values())
+        if not distinct:
+            return None
+        answer_s = self.steps.question.answer_s(*self.steps.seconds(distinct))
+        return distinct[int(answer_s.argmin())]
+
+    def _climbed(self, r: Regular) -> tuple[float, float, Regular]:
+        """Missing bytes, seconds of an answer, and the split where no move is better."""
+        (best,) = self._rated([r], np.inf)
+        while True:
+            near = list(dict.fromkeys(self.moves(best[2])))
+            rated = self._rated(near, best[0])
+            better = min(rated, key=lambda x: x[:2], default=best)
+            if better[:2] >= best[:2] or (better[0] == best[0] and better[1] > best[1] * (1 - 1e-6)):
+                return best
+            best = better
+
+    def _rated(self, found: list[Regular], limit: float) -> list[tuple[float, float, Regular]]:
+        """The splits that lack at most `limit` bytes; seconds are simulated for those that fit."""
+        splits = [self.split(r) for r in found]
+        lacking = [self.steps.memory(s).lacking for s in splits]
+        fit = [i for i, x in enumerate(lacking) if x == 0]
+        seconds = np.zeros(len(found))
+        if fit:
+            seconds[fit] = self.steps.question.answer_s(*self.steps.seconds([splits[i] for i in fit], sample=True))
+        return [(lacking[i], float(seconds[i]), r) for i, r in enumerate(found) if lacking[i] <= limit]
+
+
+def _changed(row: tuple[int, ...], i: int, change: int) -> tuple[int, ...]:
+    return (*row[:i], row[i] + change, *row[i + 1 :])

@@ -1,0 +1,167 @@
+"""Seconds and bytes of splits: a token of all users, a prompt of one, and the memory of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placekit_core import Cluster, ErrorBand, Graph, Placements, Problem, Registry, Session, shortened
+from placekit_core.contracts.errors import GraphError, ImporterError
+from placekit_models.checkpoint.gguf_header import bits_of
+from placekit_models.decoder import Use, program
+from placekit_runtimes.plan.question import Question
+from placekit_runtimes.plan.split import Layout, Operations, Split
+
+OFFLOADED = 32
+"""llama.cpp multiplies weights in host memory on the GPU if a micro-batch has so many tokens, and copies them there each time."""
+SAMPLE = 4
+"""Micro-batches of a prompt that a search simulates, from its middle; the table simulates all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Bytes on each of the D devices.
+
+    Attributes:
+        weights, cache, compute: [D] of tensors, of the cache at the full context, and of the runtime's buffers.
+        free: [D] what is left of the usable memory; negative where it lacks.
+    """
+
+    weights: NDArray[np.float64]
+    cache: NDArray[np.float64]
+    compute: NDArray[np.float64]
+    free: NDArray[np.float64]
+
+    @property
+    def used(self) -> NDArray[np.float64]:
+        """[D] all that is needed."""
+        return self.weights + self.cache + self.compute
+
+    @property
+    def lacking(self) -> float:
+        """Bytes that lack on all devices together; 0 if everything fits."""
+        return float(-np.minimum(self.free, 0).sum())
+
+
+class _Step:
+    """A step of the model as a graph, on the machine without limits of memory: those are checked with runtimes' margins."""
+
+    def __init__(self, name: str, question: Question, use: Use, registry: Registry) -> None:
+        try:
+            self.graph: Graph = program(name, question.checkpoint, use)
+        except (GraphError, OverflowError) as e:
+            raise ImporterError(f"{name} has sizes that no graph can hold: {shortened(str(e))}") from None
+        self.layout = Layout.of(self.graph)
+        self.operations = Operations(self.layout, self.graph)
+        self.problem = Problem.of(self.graph, _unlimited(question.cluster))
+        self.cpu = question.cpu
+        helps = use.mode == "prompt" and min(use.ubatch, use.tokens) >= OFFLOADED and question.gpus
+        self.helper = question.gpus[0] if helps else None
+        self.registry = registry
+        self.sessions: dict[bool, Session] = {}
+
+    def seconds(self, splits: Sequence[Split]) -> NDArray[np.float64]:
+        """[b] simulated seconds of the step."""
+        found = np.zeros(len(splits))
+        device = self.operations.devices(splits, self.cpu, self.helper)
+        copies = np.asarray([s.streams or (self.helper is not None and self.cpu in s.held) for s in splits])
+        for streams in (False, True):
+            rows = np.flatnonzero(copies == streams)
+            if len(rows):
+                batch = Placements.of(device[rows], np.tile(self.operations.priority, (len(rows), 1)))
+                found[rows] = self._session(streams).evaluate(batch).value_s
+        return found
+
+    def _session(self, streams: bool) -> Session:
+        if streams not in self.sessions:
+            options = {"prefetch": 0 if streams else None}
+            self.sessions[streams] = self.registry.build("backend", "simulator", options).open(self.problem)
+        return self.sessions[streams]
+
+
+class Steps:
+    """The steps of a question, built when they are needed."""
+
+    def __init__(self, question: Question, registry: Registry) -> None:
+        self.question, self.registry = question, registry
+        self.prompts: dict[tuple[int, bool], _Step] = {}
+
+    @cached_property
+    def decode(self) -> _Step:
+        """One token of each user, at the depth of the average token of an answer."""
+        q, o = self.question, self.question.options
+        use = Use("decode", q.depth, o.users, cache_bytes=self._cache_bytes, room=o.context, copied=True)
+        return self._step("decode", use)
+
+    @property
+    def layout(self) -> Layout:
+        """The tensors."""
+        return self.decode.layout
+
+    def _step(self, name: str, use: Use) -> _Step:
+        return _Step(f"{self.question.name}.{name}", self.question, use, self.registry)
+
+    @property
+    def _cache_bytes(self) -> float:
+        cache = self.question.options.cache
+        return 1.0 if cache == "fp8" else bits_of(cache.upper()) / 8
+
+    def prompt(self, gpus: int, sample: bool) -> tuple[_Step, float]:
+        """The prompt of one user on so many GPUs, and what its seconds are multiplied by; `sample`: a part of it."""
+        o = self.question.options
+        tokens = min(o.prompt, SAMPLE * o.ubatch) if sample else o.prompt
+        if (key := (gpus, tokens < o.prompt)) not in self.prompts:
+            past, layers = (o.prompt - tokens) // 2, self.question.checkpoint.layers
+            overlap, stage = not self.layout.routed.any(), layers // gpus if gpus > 1 else 0
+            self.prompts[key] = self._step(
+                "prompt",
+                Use("prompt", past, 1, tokens, o.ubatch, cache_bytes=self._cache_bytes, overlap=overlap, stage=stage, copied=True),
+            )  # fmt: skip
+        return self.prompts[key], o.prompt / tokens
+
+    def seconds(self, splits: Sequence[Split], sample: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[b] seconds of a token of all users, and of a prompt of one."""
+        prompt_s = np.zeros(len(splits))
+        gpus = np.asarray([len({*s.home.tolist()} & {*self.question.gpus}) for s in splits])
+        for number in np.unique(gpus).tolist():
+            rows = np.flatnonzero(gpus == number)
+            step, times = self.prompt(number, sample)
+            prompt_s[rows] = times * step.seconds([splits[i] for i in rows.tolist()])
+        return self.decode.seconds(splits), prompt_s
+
+    def memory(self, split: Split) -> Memory:
+        """What a split needs on each device."""
+        q, layout, size = self.question, self.layout, self.question.cluster.size
+        held = layout.bytes.copy()
+        tied = all(t.name != "output.weight" for t in q.checkpoint.tensors)
+        if tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
+            held[layout.index["output"]] = 0.0
+        weights = np.bincount(split.held, held, minlength=size)
+        cache = np.bincount(split.home[: layout.layers], self.cache_bytes, minlength=size)
+        compute = np.zeros(size)
+        free = q.cluster.memory_bytes - weights - cache - compute
+        return Memory(weights, cache, compute, free)
+
+    @cached_property
+    def cache_bytes(self) -> NDArray[np.float64]:
+        """[l] bytes of each layer's cache and state for all users at the full context."""
+        graph, operations = self.decode.graph, self.decode.operations
+        kept = ~graph.kernel & (operations.tensor < 0) & (operations.layer >= 0) & (operations.layer < self.layout.layers)
+        return np.bincount(operations.layer[kept], graph.persistent_bytes[kept], minlength=self.layout.layers)
+
+    def error_band(self, split: Split) -> ErrorBand | None:
+        """How far speeds of tokens like these are from published ones."""
+        return self.registry.error_band(self.decode.problem, split.used)
+
+
+def _unlimited(cluster: Cluster) -> Cluster:
+    kinds = {
+        name: kind.model_copy(update={"memory_bytes": 2**50, "reserve_bytes": 0, "headroom": 0.0})
+        for name, kind in cluster.kinds.items()
+    }
+    changed = {"kinds": kinds, "launching": "graph"}  # runtimes launch ahead of the devices, or record graphs
+    return Cluster(**{n: getattr(cluster, n) for n in Cluster.model_fields} | changed)
