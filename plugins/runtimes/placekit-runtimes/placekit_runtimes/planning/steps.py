@@ -13,8 +13,8 @@ from placekit_core import Cluster, ErrorBand, Graph, Placements, Problem, Regist
 from placekit_core.contracts.errors import GraphError, ImporterError
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.decoder import Use, program
-from placekit_runtimes.plan.question import Question
-from placekit_runtimes.plan.split import Layout, Operations, Split
+from placekit_runtimes.planning.question import Question
+from placekit_runtimes.planning.split import Layout, Operations, Split
 
 OFFLOADED = 32
 """llama.cpp multiplies weights in host memory on the GPU if a micro-batch has so many tokens, and copies them there each time."""

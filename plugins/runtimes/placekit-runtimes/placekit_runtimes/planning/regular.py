@@ -12,8 +12,8 @@ from itertools import combinations
 
 import numpy as np
 
-from placekit_runtimes.plan.split import Layout, Split
-from placekit_runtimes.plan.steps import Steps
+from placekit_runtimes.planning.split import Layout, Split
+from placekit_runtimes.planning.steps import Steps
 
 SHIFTS = (16, 8, 4, 2, 1)
 """Layers that a move shifts at once."""
