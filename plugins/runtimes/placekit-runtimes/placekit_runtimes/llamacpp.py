@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from placekit_core import ConfigError, NotApplicable, Placement, PlacementError, Problem
 from placekit_runtimes.interface import Rule, Runtime, RuntimeMap, cpu_of, devices_of, nearest
-from placekit_runtimes.layers import ANY, Network, PlacedLayers, device_numbers, latent_notes
+from placekit_runtimes.layers import ANY, Network, PlacedLayers, latent_notes
 from placekit_runtimes.options import LlamaCppOptions, RuleOptions
 from placekit_runtimes.planning.split import Layout, Operations, Split
 
@@ -93,8 +93,7 @@ class LlamaCpp(Runtime):
         """Arguments: `--n-gpu-layers 25 --tensor-split 10,15`, the number of last layers on GPUs, and the layers of each GPU.
 
         The output counts as a layer, the last one. The embedding is always on the CPU; if the machine has none, it is
-        counted where the first layer is. `--device` names the GPUs where they are not in the machine's order, as the CUDA
-        backend does. Tensors of a file (importer `checkpoint`) that are apart from their layer become `--n-cpu-moe` or
+        counted where the first layer is. `--device` names the GPUs, unless they are all of the machine's in order. Tensors of a file (importer `checkpoint`) that are apart from their layer become `--n-cpu-moe` or
         `--override-tensor`. Raises PlacementError for layers that go back to a GPU, or from a GPU to the CPU; and if there
         are no layers.
         """
@@ -144,25 +143,37 @@ class _Chain:
                 raise PlacementError(f"llama.cpp takes consecutive layers, and {why}", ANY)
 
     def arguments(self) -> list[str]:
-        """`--device`, where the order of the machine's GPUs is another one, `--n-gpu-layers` and `--tensor-split`."""
+        """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several."""
         gpus = list(dict.fromkeys(self.devices[self.on_cpu :]))
-        counts = {d: self.devices.count(d) for d in gpus}
-        found = ["--n-gpu-layers", str(len(self.devices) - self.on_cpu)]
-        if gpus == sorted(gpus):
-            shares = [str(counts.get(d, 0)) for d in self.gpus_of_machine if d <= gpus[-1]] if gpus else []
-        else:
-            shares = [str(counts[d]) for d in gpus]
-            found = ["--device", ",".join(buffer_name(self.problem, d) for d in gpus), *found]
-        return [*found, *(["--tensor-split", ",".join(shares)] if shares else [])]
+        names = ",".join(buffer_name(self.problem, d) for d in gpus)
+        own = ["--device", names] if gpus and gpus != self.gpus_of_machine else []
+        shares = ",".join(str(self.devices.count(d)) for d in gpus)
+        split = ["--tensor-split", shares] if len(gpus) > 1 else []
+        return [*own, "--n-gpu-layers", str(len(self.devices) - self.on_cpu), *split]
 
 
 def buffer_name(problem: Problem, device: int) -> str:
-    """The name of a device in llama.cpp: `CUDA1`, `ROCm0`, `MTL0`, `CPU`."""
-    number = device_numbers(problem)[device]
-    if number == "cpu":
+    """The name of a device in llama.cpp: `CUDA1`, `ROCm0`, `MTL0`, `CPU`, and `RPC0` for a device in another box."""
+    away = remote_devices(problem)
+    return f"RPC{list(away).index(device)}" if device in away else _own_name(problem, device)
+
+
+def _own_name(problem: Problem, device: int) -> str:
+    """The name of a device in its own box."""
+    host, kinds = problem.cluster.launchers.host, problem.cluster.device_kind
+    if problem.device_type(device) != "gpu":
         return "CPU"
-    kind = problem.cluster.device_kind[device]
-    return next((name for begin, name in _BACKENDS.items() if re.match(begin, kind)), "CUDA") + str(number)
+    begin = next((name for pattern, name in _BACKENDS.items() if re.match(pattern, kinds[device])), "CUDA")
+    before = [d for d in range(device) if host[d] == host[device] and problem.device_type(d) == "gpu"]
+    named = re.fullmatch(r"cuda:(\d+)", problem.cluster.device_names[device])
+    return f"{begin}{named[1] if named else len(before)}"
+
+
+def remote_devices(problem: Problem) -> dict[int, str]:
+    """The GPUs that are not in the box of the first one, with their names there; each is an rpc-server's."""
+    host = problem.cluster.launchers.host
+    gpus = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
+    return {d: _own_name(problem, d) for d in gpus if host[d] != host[gpus[0]]}
 
 
 _BACKENDS = {r"rx\d|mi\d|strix|radeon|w7|w6": "ROCm", r"m\d": "MTL", r"arc|max": "SYCL"}

@@ -17,6 +17,8 @@ from placekit_runtimes.planning.steps import Steps
 
 SHIFTS = (16, 8, 4, 2, 1)
 """Layers that a move shifts at once."""
+SIMPLER = 0.05
+"""A split with fewer parts is preferred if its answer takes at most this much longer: less than predictions are wrong by."""
 LONGEST = 3
 """GPUs of which all subsets are tried; of more, the fastest 1, 2, 3, ..., and each alone."""
 
@@ -194,7 +196,8 @@ class Regulars:
         if not distinct:
             return None
         answer_s = self.steps.question.answer_s(*self.steps.seconds(distinct))
-        return distinct[int(answer_s.argmin())]
+        near = np.flatnonzero(answer_s <= answer_s.min() * (1 + SIMPLER))
+        return min((distinct[i] for i in near.tolist()), key=lambda s: s.parts(self.layout))
 
     def _climbed(self, r: Regular) -> tuple[float, float, Regular]:
         """Missing bytes, seconds of an answer, and the split where no move is better."""

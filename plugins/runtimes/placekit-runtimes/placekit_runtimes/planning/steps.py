@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Cluster, ErrorBand, Graph, Placements, Problem, Registry, Session, shortened
+from placekit_core import Cluster, DeviceKind, ErrorBand, Graph, Launching, Placements, Problem, Registry, Session, shortened
 from placekit_core.contracts.errors import GraphError, ImporterError
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.decoder import Use, program
@@ -50,14 +51,14 @@ class Memory:
 class _Step:
     """A step of the model as a graph, on the machine without limits of memory: those are checked with runtimes' margins."""
 
-    def __init__(self, name: str, question: Question, use: Use, registry: Registry) -> None:
+    def __init__(self, name: str, question: Question, use: Use, registry: Registry, launching: Launching) -> None:
         try:
             self.graph: Graph = program(name, question.checkpoint, use)
         except (GraphError, OverflowError) as e:
             raise ImporterError(f"{name} has sizes that no graph can hold: {shortened(str(e))}") from None
         self.layout = Layout.of(self.graph)
         self.operations = Operations(self.layout, self.graph)
-        self.problem = Problem.of(self.graph, _unlimited(question.cluster))
+        self.problem = Problem.of(self.graph, _unlimited(question.cluster, launching))
         self.cpu = question.cpu
         helps = use.mode == "prompt" and min(use.ubatch, use.tokens) >= OFFLOADED and question.gpus
         self.helper = question.gpus[0] if helps else None
@@ -86,8 +87,8 @@ class _Step:
 class Steps:
     """The steps of a question, built when they are needed."""
 
-    def __init__(self, question: Question, registry: Registry) -> None:
-        self.question, self.registry = question, registry
+    def __init__(self, question: Question, registry: Registry, launching: Launching = "graph") -> None:
+        self.question, self.registry, self.launching = question, registry, launching
         self.prompts: dict[tuple[int, bool], _Step] = {}
 
     @cached_property
@@ -103,7 +104,7 @@ class Steps:
         return self.decode.layout
 
     def _step(self, name: str, use: Use) -> _Step:
-        return _Step(f"{self.question.name}.{name}", self.question, use, self.registry)
+        return _Step(f"{self.question.name}.{name}", self.question, use, self.registry, self.launching)
 
     @property
     def _cache_bytes(self) -> float:
@@ -137,8 +138,7 @@ class Steps:
         """What a split needs on each device."""
         q, layout, size = self.question, self.layout, self.question.cluster.size
         held = layout.bytes.copy()
-        tied = all(t.name != "output.weight" for t in q.checkpoint.tensors)
-        if tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
+        if self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
             held[layout.index["output"]] = 0.0
         weights = np.bincount(split.held, held, minlength=size)
         cache = np.bincount(split.home[: layout.layers], self.cache_bytes, minlength=size)
@@ -153,15 +153,31 @@ class Steps:
         kept = ~graph.kernel & (operations.tensor < 0) & (operations.layer >= 0) & (operations.layer < self.layout.layers)
         return np.bincount(operations.layer[kept], graph.persistent_bytes[kept], minlength=self.layout.layers)
 
+    def decode_bound_s(self) -> float | None:
+        """A lower bound on the seconds of a token, over all placements that fit."""
+        q = self.question
+        copy = max(t.bytes for t in q.checkpoint.tensors if t.name == "token_embd.weight") if self._tied else 0
+        # a tied matrix is counted twice in the graph, and devices are larger by it, so that the bound stays a bound
+        cluster = _with_memory(q.cluster, self.launching, lambda kind: {"memory_bytes": kind.memory_bytes + 2 * copy})
+        backend = self.registry.build("backend", "simulator", {})
+        return backend.open(Problem.of(self.decode.graph, cluster)).lower_bound()
+
+    @property
+    def _tied(self) -> bool:
+        return all(t.name != "output.weight" for t in self.question.checkpoint.tensors)
+
     def error_band(self, split: Split) -> ErrorBand | None:
         """How far speeds of tokens like these are from published ones."""
-        return self.registry.error_band(self.decode.problem, split.used)
+        inside = self.layout.layer >= 0  # an embedding in host memory does not make a program of the CPU's
+        used = {*split.home.tolist(), *split.held[inside].tolist()}
+        return self.registry.error_band(self.decode.problem, sorted(used))
 
 
-def _unlimited(cluster: Cluster) -> Cluster:
-    kinds = {
-        name: kind.model_copy(update={"memory_bytes": 2**50, "reserve_bytes": 0, "headroom": 0.0})
-        for name, kind in cluster.kinds.items()
-    }
-    changed = {"kinds": kinds, "launching": "graph"}  # runtimes launch ahead of the devices, or record graphs
+def _unlimited(cluster: Cluster, launching: Launching) -> Cluster:
+    return _with_memory(cluster, launching, lambda _: {"memory_bytes": 2**50, "reserve_bytes": 0, "headroom": 0.0})
+
+
+def _with_memory(cluster: Cluster, launching: Launching, change: Callable[[DeviceKind], dict[str, Any]]) -> Cluster:
+    kinds = {name: kind.model_copy(update=change(kind)) for name, kind in cluster.kinds.items()}
+    changed = {"kinds": kinds, "launching": launching}
     return Cluster(**{n: getattr(cluster, n) for n in Cluster.model_fields} | changed)

@@ -1,0 +1,117 @@
+"""The lines to paste: a split as the command line of its runtime."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from itertools import groupby
+
+import numpy as np
+
+from placekit_runtimes.exo import RUNTIME as EXO
+from placekit_runtimes.interface import DeviceName
+from placekit_runtimes.layers import device_numbers
+from placekit_runtimes.llamacpp import arguments, remote_devices
+from placekit_runtimes.planning.question import RuntimeName
+from placekit_runtimes.planning.split import Split
+from placekit_runtimes.planning.steps import Steps
+from placekit_runtimes.planning.strategies import Row
+from placekit_runtimes.vllm import stage_layers
+
+RPC_PORT = 50052
+"""The port of llama.cpp's rpc-server, unless it is told another one."""
+
+
+def lines(row: Row, steps: Steps) -> str:
+    """What to paste for a row."""
+    write: dict[RuntimeName, Callable[[Row, Steps], str]] = {
+        "llamacpp": llama_server, "vllm": vllm_serve, "accelerate": from_pretrained, "exo": shards,
+    }  # fmt: skip
+    return write[row.runtime](row, steps)
+
+
+def _split(row: Row) -> Split:
+    assert row.split is not None
+    return row.split
+
+
+def llama_server(row: Row, steps: Steps) -> str:
+    """The command line of llama-server; before it, those of rpc-server for devices in other boxes."""
+    q, o, problem = steps.question, steps.question.options, steps.decode.problem
+    split = _split(row)
+    words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users)]
+    words += ["-np", str(o.users)] if o.users > 1 else []
+    words += arguments(problem, steps.layout, split)
+    words += ["-fa", "on"] + (["-ctk", o.cache, "-ctv", o.cache] if o.cache != "f16" else [])
+    words += ["-ub", str(o.ubatch)] if o.ubatch != 512 else []
+    away = remote_devices(problem)
+    rest = [d for d in away if d in split.home or d in split.held]
+    servers = [
+        f"rpc-server --host 0.0.0.0 --port {RPC_PORT + i} --device {away[d]} # in the box of"
+        f" {problem.cluster.device_names[d]}"
+        for i, d in enumerate(away) if d in rest
+    ]  # fmt: skip
+    words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(away)))] if rest else []
+    return "\n".join([*servers, shlex.join(words)])
+
+
+def vllm_serve(row: Row, steps: Steps) -> str:
+    """The command line of vLLM, with the variables that it needs."""
+    q, o, split, layout = steps.question, steps.question.options, _split(row), steps.layout
+    numbers = device_numbers(steps.decode.problem)
+    used = list(dict.fromkeys(split.home.tolist()))
+    counts = [int(np.count_nonzero(split.home[:-1] == d)) for d in used]
+    kinds = [q.cluster.kinds[q.cluster.device_kind[d]] for d in used]
+    share = min(math.floor(100 * kind.usable_bytes / kind.memory_bytes) / 100 for kind in kinds)
+    words = ["vllm", "serve", q.file, "--max-model-len", str(o.context), "--max-num-seqs", str(o.users)]
+    words += ["--gpu-memory-utilization", f"{share:.2f}"]
+    before = []
+    if [numbers[d] for d in used] != list(range(len(used))) or len(used) < len(q.gpus):
+        before.append(f"CUDA_VISIBLE_DEVICES={','.join(str(numbers[d]) for d in used)}")
+    if len(used) > 1:
+        words += ["--pipeline-parallel-size", str(len(used))]
+        if counts != stage_layers(layout.layers, len(used)):
+            before.append(f"VLLM_PP_LAYER_PARTITION={','.join(map(str, counts))}")
+    if split.streams:
+        held = np.bincount(split.home[layout.layer], layout.bytes * (split.held == q.cpu), minlength=q.cluster.size)
+        words += ["--cpu-offload-gb", str(math.ceil(held.max() / 2**30))]
+    words += ["--kv-cache-dtype", "fp8"] if o.cache == "fp8" else []
+    return " ".join([*before, shlex.join(words)])
+
+
+def from_pretrained(row: Row, steps: Steps) -> str:
+    """Python for transformers."""
+    q = steps.question
+    assert row.map is not None
+    devices = shortened_map(row.map.devices)
+    return (
+        f"device_map = {devices}\n"
+        f'model = AutoModelForCausalLM.from_pretrained("{q.file}", dtype="auto", device_map=device_map)'
+    )
+
+
+def shards(row: Row, steps: Steps) -> str:
+    """exo's shards, as JSON."""
+    problem = steps.decode.problem
+    device = steps.decode.operations.devices([_split(row)])[0].astype(np.int16)
+    return EXO.write(problem, problem.placement(device)).text
+
+
+def shortened_map(devices: Mapping[str, DeviceName]) -> str:
+    """A device map as a Python expression, with a range for modules that differ in their numbers."""
+    parts = []
+    for (prefix, device), own in groupby(devices.items(), lambda x: (_numbered(x[0])[0], x[1])):
+        keys = [key for key, _ in own]
+        numbers = [_numbered(key)[1] for key in keys]
+        if len(keys) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            parts.append(f'**{{f"{prefix}{{i}}": {device!r} for i in range({numbers[0]}, {numbers[-1] + 1})}}')
+        else:
+            parts += [f'"{key}": {device!r}' for key in keys]
+    return "{" + ", ".join(parts) + "}"
+
+
+def _numbered(key: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(.*\.)(\d+)", key)
+    return (match[1], int(match[2])) if match else (key, -1)
