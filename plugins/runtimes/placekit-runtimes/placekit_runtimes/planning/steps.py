@@ -69,7 +69,7 @@ class _Step:
             raise ImporterError(f"{name} has sizes that no graph can hold: {shortened(str(e))}") from None
         self.layout = Layout.of(self.graph)
         self.operations = Operations(self.layout, self.graph)
-        self.problem = Problem.of(self.graph, _unlimited(question.cluster, launching))
+        self.problem = Problem.of(self.graph, unlimited(question.cluster, launching))
         self.cpu = question.cpu
         helps = use.mode == "prompt" and min(use.ubatch, use.tokens) >= OFFLOADED and question.gpus
         self.helper = question.gpus[0] if helps else None
@@ -165,7 +165,7 @@ class Steps:
         kept = (
             ~graph.kernel & (operations.tensor < 0) & (operations.layer >= 0) & (operations.layer < self.layout.layers)
         )
-        return sums(operations.layer[kept], graph.persistent_bytes[kept], self.layout.layers)
+        return sums(operations.layer[kept], graph.persistent_bytes[kept].astype(np.float64), self.layout.layers)
 
     def decode_bound_s(self) -> float | None:
         """A lower bound on the seconds of a token, over all placements that fit."""
@@ -193,7 +193,8 @@ def sums(index: NDArray[np.int64], values: NDArray[np.float64], size: int) -> ND
     return np.bincount(index, values, size).astype(np.float64)
 
 
-def _unlimited(cluster: Cluster, launching: Launching) -> Cluster:
+def unlimited(cluster: Cluster, launching: Launching) -> Cluster:
+    """The machine with more memory on each device than anybody needs, and this way of launching."""
     return _with_memory(cluster, launching, lambda _: {"memory_bytes": 2**50, "reserve_bytes": 0, "headroom": 0.0})
 
 
