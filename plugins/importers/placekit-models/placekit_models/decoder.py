@@ -19,6 +19,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -132,20 +133,20 @@ class _Layer:
     caches: dict[str, int] = field(default_factory=dict)
     read: dict[str, list[int]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def matrices(self) -> dict[str, Tensor]:
         return {key: t for key, t in self.tensors.items() if t.matrix}
 
-    @property
+    @cached_property
     def mixing(self) -> list[str]:
         """Keys of the matrices of attention and recurrence."""
         return [key for key in self.matrices if key.startswith(MIXING)]
 
-    @property
+    @cached_property
     def recurrent(self) -> bool:
         return any(key.startswith(RECURRENT) for key in self.tensors)
 
-    @property
+    @cached_property
     def attends(self) -> bool:
         return any(key.startswith(("attn_output", "attn_k", "attn_kv", "attn_v")) for key in self.mixing)
 
@@ -170,7 +171,7 @@ class _Layer:
         """Outputs of the first of these matrices that there is; 0 without any."""
         return next((math.prod(self.tensors[k].shape[1:]) for k in keys if k in self.tensors), 0)
 
-    @property
+    @cached_property
     def cached(self) -> int:
         """Numbers that attention caches for a token."""
         if not self.attends:
@@ -180,7 +181,7 @@ class _Layer:
         fused = self.width("attn_qkv") - self.inputs if "attn_qkv" in self.tensors else 0
         return fused or self.width("attn_k") + self.width("attn_v", "attn_k")
 
-    @property
+    @cached_property
     def inputs(self) -> int:
         """Width of what attention returns: heads times the width of a head."""
         return self.tensors["attn_output"].shape[0] if "attn_output" in self.tensors else self.width("attn_q")

@@ -44,18 +44,18 @@ class Tensor:
         """Its bytes in the file, and on the device."""
         return round(self.numbers * self.bits / 8)
 
-    @property
+    @cached_property
     def layer(self) -> int:
         """Its layer; -1 if it is outside of them."""
         first, number, *_ = [*self.name.split("."), ""]
         return int(number) if first == "blk" and number.isdigit() else -1
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Its name without the layer and `.weight`."""
         return self.name.removeprefix(f"blk.{self.layer}.").removesuffix(".weight")
 
-    @property
+    @cached_property
     def matrix(self) -> bool:
         """Whether a kernel multiplies with it; the others are norms, biases, convolutions of a few steps, ..."""
         small = "_norm" in self.key or "conv1d" in self.key or self.key == "shortconv.conv"
