@@ -23,24 +23,9 @@ GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d
 """Colours of GPUs, by Okabe and Ito (2008), *Color Universal Design*, with a brown and a violet; further GPUs repeat them."""
 HOST = "#8c959f"
 """The colour of host memory."""
-KINDS = ("weights", "cache", "buffers")
-"""What fills a device's memory, in shades of its colour."""
-STYLE = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
-PAGE_STYLE = """
-:root { color-scheme: light dark; }
-body { margin: 0; background: #ffffff; color: #1b1f24; }
-main { padding: 24px 16px 48px; margin: 0 auto; }
-@media (prefers-color-scheme: dark) { body { background: #15181c; color: #e4e7eb; } }
-"""
-SCRIPT = """
-for (const button of document.querySelectorAll("button")) {
-  button.hidden = false;
-  button.addEventListener("click", () => {
-    getSelection().selectAllChildren(button.parentElement.nextElementSibling);
-    button.textContent = document.execCommand("copy") ? "copied" : "selected: press Ctrl+C";
-  });
-}
-"""
+KINDS = {"weights": 1.0, "cache": 0.65, "buffers": 0.35}
+"""What fills a device's memory, and how opaque its colour is there."""
+STYLE, SCRIPT = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
 
 
 class Markup(str):
@@ -68,22 +53,26 @@ def tag(element: str, *children: Child, **attributes: Any) -> Markup:
 
 def fragment(plan: Plan) -> str:
     """The plan for a notebook, without scripts."""
-    return tag(
-        "div", tag("style", Markup(STYLE)), tag("h2", _title(plan)), _sections(plan, False), class_="placekit-plan"
-    )
+    style = tag("style", Markup(STYLE))
+    return tag("div", style, tag("h2", _title(plan)), _sections(plan, False), class_="placekit-plan")
 
 
 def page(plan: Plan) -> str:
     """The plan as a whole page. Write it as UTF-8."""
-    style, title = PAGE_STYLE + STYLE, _title(plan)
-    rules = f"default-src 'none'; script-src '{_sha256(SCRIPT)}'; style-src '{_sha256(style)}'; base-uri 'none'"
-    head = Markup(
-        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(rules)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    )
-    main = tag("main", tag("h1", title), _sections(plan, True), class_="placekit-plan")
-    body = tag("body", main, tag("script", Markup(SCRIPT)))
-    return f"<!doctype html>\n{tag('html', tag('head', head, tag('title', title), tag('style', Markup(style))), body, lang='en')}\n"
+    rules = f"default-src 'none'; script-src '{_sha256(SCRIPT)}'; style-src '{_sha256(STYLE)}'; base-uri 'none'"
+    head = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{rules}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+{tag("title", _title(plan))}
+{tag("style", Markup(STYLE))}
+</head>
+"""
+    main = tag("main", tag("h1", _title(plan)), _sections(plan, True), class_="placekit-plan")
+    return f"{head}{tag('body', main, tag('script', Markup(SCRIPT)))}\n</html>\n"
 
 
 def _sha256(code: str) -> str:
@@ -102,14 +91,11 @@ def _sections(plan: Plan, copies: bool) -> Iterator[Child]:
     try:
         row = plan.best
     except PlacementError as e:
-        yield [tag("p", e.message, class_="verdict"), tag("p", e.hint)]
-        yield _comparison(plan, None)
+        yield [tag("p", e.message, class_="verdict"), tag("p", e.hint), _comparison(plan, None)]
         return
-    yield _verdict(plan, row)
-    yield tag("ul", [tag("li", note) for note in notes(plan)])
-    yield [tag("h3", "Layers"), _layers(plan, row)]
-    yield [tag("h3", "Memory"), _memory(plan, row), _comparison(plan, row)]
-    yield tag("h3", "Lines to paste")
+    yield [_verdict(plan, row), tag("ul", [tag("li", note) for note in notes(plan)])]
+    yield [tag("h3", "Layers"), _layers(plan, row), tag("h3", "Memory"), _memory(plan, row)]
+    yield [_comparison(plan, row), tag("h3", "Lines to paste")]
     for runtime, strategies in plan.strategies.items():
         best = next((r for r in plan.rows if r.runtime == runtime and r.best), None)
         if best is not None:
@@ -127,19 +113,10 @@ def _number(value: float, shown: str) -> Markup:
 def _verdict(plan: Plan, row: Row) -> Markup:
     users, answer_s = plan.question.options.users, plan.answer_s(row)
     speed = tag("strong", _number(users / row.decode_s, _speed(users / row.decode_s)), " tokens/s")
-    answer = tag(
-        "strong", _number(answer_s, _seconds(answer_s)), f" for {users} answers at once" if users > 1 else " per answer"
-    )
-    runner = RUNNERS[row.runtime].title
-    return tag(
-        "p",
-        f"Put {plan.verdict}: {runner} then generates ",
-        speed,
-        " and takes ",
-        answer,
-        ", simulated.",
-        class_="verdict",
-    )
+    each = f"for {users} answers at once" if users > 1 else "per answer"
+    answer = tag("strong", _number(answer_s, _seconds(answer_s)), f" {each}")
+    use = f"Put {plan.verdict}: {RUNNERS[row.runtime].title} then generates "
+    return tag("p", use, speed, " and takes ", answer, ", simulated.", class_="verdict")
 
 
 def _colour(plan: Plan, device: int) -> str:
@@ -147,114 +124,92 @@ def _colour(plan: Plan, device: int) -> str:
     return GPUS[gpus.index(device) % len(GPUS)] if device in gpus else HOST
 
 
-def _rect(x: float, width: float, fill: str, title: str, unit: str = "%", kind: int = 0) -> Markup:
-    """A part of a bar or of a row of cells, `kind` of `KINDS`; `title` is shown to who points at it."""
-    shade = (1.0, 0.65, 0.35)[kind]
-    return tag(
-        "rect",
-        tag("title", title),
-        x=f"{x:.5g}{unit}",
-        width=f"{width:.5g}{unit}",
-        height="100%",
-        fill=fill,
-        opacity=shade,
-    )
+def _rect(x: float, width: float, fill: str, title: str = "", unit: str = "%", opacity: float = 1) -> Markup:
+    """A part of a bar or of a row of cells; `title` is shown to who points at it."""
+    size = {"x": f"{x:.5g}{unit}", "width": f"{width:.5g}{unit}", "height": "100%"}
+    return tag("rect", tag("title", title), **size, fill=fill, opacity=opacity)
 
 
-def _swatch(fill: str, kind: int = 0) -> Markup:
-    return tag("svg", _rect(0, 100, fill, "", kind=kind), class_="swatch", aria_hidden="true")
+def _swatch(fill: str, opacity: float = 1) -> Markup:
+    return tag("svg", _rect(0, 100, fill, opacity=opacity), class_="swatch", aria_hidden="true")
 
 
-def _kept(layout: Layout, split: Split) -> list[int]:
-    """The device that keeps most of the weights of each layer."""
-    size, inside = np.zeros((layout.layers + 1, int(split.held.max()) + 1)), layout.layer >= 0
-    np.add.at(size, (layout.layer[inside], split.held[inside]), layout.bytes[inside])
-    found: list[int] = size.argmax(axis=1)[: layout.layers].tolist()
+def _cells(layout: Layout, split: Split) -> dict[str, list[int | None]]:
+    """Devices of the layers and the output; and of the routed experts, or where weights are that are copied in every step."""
+    found: dict[str, list[int | None]] = {"layers": split.home.tolist()}
+    if split.streams:
+        inside = (layout.layer >= 0) & (layout.layer < layout.layers)
+        size = np.zeros((layout.layers, int(split.held.max()) + 1))
+        np.add.at(size, (layout.layer[inside], split.held[inside]), layout.bytes[inside])
+        found["weights"] = size.argmax(axis=1).tolist()
+    elif layout.routed.any():
+        devices = zip(split.away(layout).tolist(), layout.routed.tolist(), strict=True)
+        found["experts"] = [d if routed else None for d, routed in devices]
     return found
 
 
 def _layers(plan: Plan, row: Row) -> list[Markup]:
-    """A cell for each layer and the output; below, one for its routed experts, or for weights that are copied in every step."""
+    """A cell for each layer, coloured by its device, and what each device has in words."""
     split, layout, cluster = row.split, plan.strategies[row.runtime].steps.layout, plan.question.cluster
     assert split is not None
-    routed = layout.routed.tolist()
-    rows: dict[str, list[int | None]] = {"layers": split.home.tolist()}
-    if split.streams:
-        rows["weights"] = [*_kept(layout, split)]
-    elif any(routed):
-        rows["experts"] = [d if own else None for d, own in zip(split.away(layout).tolist(), routed, strict=True)]
-    cells, held = list[Child](), {d: list[str]() for d in np.unique([*split.home, *split.held]).tolist()}
-    for name, devices in rows.items():
-        drawn, of = [], {d: [i for i, x in enumerate(devices[: layout.layers]) if x == d] for d in held}
-        for i, d in enumerate(devices):
-            if d is not None:
-                what = "output" if i == layout.layers else f"layer {i}" if name == "layers" else f"{name} of layer {i}"
-                x = i + 0.5 * (i == layout.layers)
-                drawn.append(_rect(x, 0.88, _colour(plan, d), f"{what}: {cluster.device_names[d]}", ""))
-        label = ", ".join(f"{ranges(own)} {place(cluster, d)}" for d, own in of.items() if own)
-        view = {"viewBox": f"0 0 {layout.layers + 1.5} 1", "preserveAspectRatio": "none"}
-        cells += [tag("span", name), tag("svg", drawn, **view, role="img", aria_label=f"{name}: {label}")]
-        for d, own in of.items():
-            held[d] += [f"{'layers' if name == 'layers' else f'{name} of layers'} {ranges(own)}"] if own else []
+    last, drawn = layout.layers, list[Child]()
+    held = {d: list[str]() for d in np.unique([*split.home, *split.held]).tolist()}
+    for name, devices in _cells(layout, split).items():
+        of, parts = "layer" if name == "layers" else f"{name} of layer", []
+        for i, d in ((i, d) for i, d in enumerate(devices) if d is not None):
+            what = f"{'output' if i == last else f'{of} {i}'}: {cluster.device_names[d]}"
+            parts.append(_rect(i + 0.5 * (i == last), 0.88, _colour(plan, d), what, ""))
+        own = {d: ranges([i for i, x in enumerate(devices[:last]) if x == d]) for d in held if d in devices[:last]}
+        for d, numbers in own.items():
+            held[d].append(f"{of}s {numbers}")
+        label = ", ".join(f"{numbers} {place(cluster, d)}" for d, numbers in own.items())
+        view = {"viewBox": f"0 0 {last + 1.5} 1", "preserveAspectRatio": "none"}
+        drawn += [tag("span", name), tag("svg", parts, **view, role="img", aria_label=f"{name}: {label}")]
     held[int(split.home[-1])].append("output")
     for d in {int(split.held[layout.index[name]]) for name in EMBEDDINGS if name in layout.index}:
         held[d].append("embedding")
-    axis = tag(
-        "div", *(tag("span", x) for x in ("0", f"{layout.layers - 1} | output")), class_="axis", aria_hidden="true"
-    )
-    legend = [
-        tag("li", _swatch(_colour(plan, d)), f"{cluster.device_names[d]}: {', '.join(x)}") for d, x in held.items() if x
-    ]
-    return [tag("div", cells, axis, class_="layers"), tag("ul", legend, class_="legend")]
+    axis = tag("div", tag("span", "0"), tag("span", f"{last - 1} | output"), class_="axis", aria_hidden="true")
+    legend = ((_swatch(_colour(plan, d)), f"{cluster.device_names[d]}: {', '.join(x)}") for d, x in held.items() if x)
+    return [tag("div", drawn, axis, class_="layers"), tag("ul", (tag("li", x) for x in legend), class_="legend")]
 
 
-def _memory(plan: Plan, row: Row) -> list[Markup]:
+def _memory(plan: Plan, row: Row) -> Iterator[Markup]:
     """A bar for each device that holds something: its usable memory, and what fills it."""
-    memory, figures = row.memory, []
+    memory = row.memory
     assert memory is not None
     for d in np.flatnonzero(memory.used > 0).tolist():
-        name, fill, whole = (
-            plan.question.cluster.device_names[d],
-            _colour(plan, d),
-            float(memory.used[d] + memory.free[d]),
-        )
-        parts, drawn, words, begin = (memory.weights, memory.cache, memory.compute), list[Child](), list[Child](), 0.0
-        for kind, (what, part) in enumerate(zip(KINDS, parts, strict=True)):
-            drawn.append(_rect(100 * begin / whole, 100 * part[d] / whole, fill, what, kind=kind))
-            words += [_swatch(fill, kind), f"{what} ", _number(part[d], f"{part[d] / 2**30:.2f}"), ", "]
+        name, fill, begin = plan.question.cluster.device_names[d], _colour(plan, d), 0.0
+        whole, drawn, words = float(memory.used[d] + memory.free[d]), list[Child](), list[Child]()
+        parts = zip(KINDS.items(), (memory.weights, memory.cache, memory.compute), strict=True)
+        for (what, opacity), part in parts:
+            drawn.append(_rect(100 * begin / whole, 100 * part[d] / whole, fill, what, opacity=opacity))
+            words += [_swatch(fill, opacity), f"{what} ", _number(part[d], f"{part[d] / 2**30:.2f}"), ", "]
             begin += part[d]
-        words += [
-            "left ",
-            _number(memory.free[d], f"{memory.free[d] / 2**30:.2f}"),
-            f" of {whole / 2**30:.2f} GiB that are usable",
-        ]
-        bar = tag("svg", drawn, role="img", aria_label=f"{name}: {begin / whole:.0%} of the usable memory is full")
-        figures.append(tag("figure", tag("div", name), bar, tag("figcaption", words)))
-    return figures
+        left = _number(memory.free[d], f"{memory.free[d] / 2**30:.2f}")
+        label = f"{name}: {begin / whole:.0%} of the usable memory is full"
+        caption = tag("figcaption", words, "left ", left, f" of {whole / 2**30:.2f} GiB that are usable")
+        yield tag("figure", tag("div", name), tag("svg", drawn, role="img", aria_label=label), caption)
 
 
 def _comparison(plan: Plan, best: Row | None) -> list[Markup]:
     """A row for each strategy: its speed, or why it does not work."""
-    users, prompt = plan.question.options.users, plan.question.options.prompt
+    users, prompt, body = plan.question.options.users, plan.question.options.prompt, list[Child]()
     longest = max((plan.answer_s(row) for row in plan.rows if row.works), default=0.0)
-    body = []
     for row in plan.rows:
-        cells: list[Child] = [tag("td", _missing(plan, row), colspan=4)]
+        cells = [tag("td", _missing(plan, row), colspan=4)]
         if row.works:
             speeds, answer_s = (users / row.decode_s, prompt / row.prompt_s), plan.answer_s(row)
-            drawn = _rect(0, 100 * answer_s / longest, "currentColor", _seconds(answer_s), kind=0 if row is best else 2)
-            bar = tag("svg", drawn, aria_hidden="true")
-            cells = [tag("td", _number(x, _speed(x)), class_="n") for x in speeds]
-            cells += [tag("td", _number(answer_s, _seconds(answer_s)), class_="n"), tag("td", bar, class_="bar")]
+            numbers = [*((x, _speed(x)) for x in speeds), (answer_s, _seconds(answer_s))]
+            length = _rect(0, 100 * answer_s / longest, "currentColor", opacity=1 if row is best else 0.4)
+            cells = [tag("td", _number(*x), class_="n") for x in numbers]
+            cells.append(tag("td", tag("svg", length, aria_hidden="true"), class_="bar"))
         body.append(tag("tr", tag("th", row.name, scope="row"), cells, class_="best" if row is best else None))
-    heads = [tag("th", "strategy", scope="col")]
-    heads += [tag("th", head, scope="col", class_="n") for head in ("tokens/s", "prompt tokens/s", "answer")]
+    heads = (tag("th", x, scope="col", class_="n") for x in ("tokens/s", "prompt tokens/s", "answer"))
+    head = tag("thead", tag("tr", tag("th", "strategy", scope="col"), heads, tag("td")))
     caption = f"Simulated{', all users together' if users > 1 else ''}; bars show the seconds of an answer"
-    table = tag("table", tag("caption", caption), tag("thead", tag("tr", heads, tag("td"))), tag("tbody", body))
-    return [
-        tag("h3", "Comparison"),
-        tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Comparison"),
-    ]
+    table = tag("table", tag("caption", caption), head, tag("tbody", body))
+    box = tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="Comparison")
+    return [tag("h3", "Comparison"), box]
 
 
 def _missing(plan: Plan, row: Row) -> str:
