@@ -146,7 +146,9 @@ class _Chain:
         """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several."""
         gpus = list(dict.fromkeys(self.devices[self.on_cpu :]))
         names = ",".join(buffer_name(self.problem, d) for d in gpus)
-        own = ["--device", names] if gpus and gpus != self.gpus_of_machine else []
+        away = [*remote_devices(self.problem)]  # llama.cpp's own order has them first
+        every = [*away, *(d for d in self.gpus_of_machine if d not in away)]
+        own = ["--device", names] if gpus and gpus != every else []
         shares = ",".join(str(self.devices.count(d)) for d in gpus)
         split = ["--tensor-split", shares] if len(gpus) > 1 else []
         return [*own, "--n-gpu-layers", str(len(self.devices) - self.on_cpu), *split]

@@ -76,7 +76,7 @@ def vllm_serve(row: Row, steps: Steps) -> str:
             before.append(f"VLLM_PP_LAYER_PARTITION={','.join(map(str, counts))}")
     if split.streams:
         held = np.bincount(split.home[layout.layer], layout.bytes * (split.held == q.cpu), minlength=q.cluster.size)
-        words += ["--cpu-offload-gb", str(math.ceil(held.max() / 2**30))]
+        words += ["--cpu-offload-gb", str(math.floor(100 * held.max() / 2**30) / 100)]  # vLLM stops at the first tensor beyond it
     words += ["--kv-cache-dtype", "fp8"] if o.cache == "fp8" else []
     return " ".join([*before, shlex.join(words)])
 

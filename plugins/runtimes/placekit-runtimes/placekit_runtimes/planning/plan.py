@@ -152,6 +152,15 @@ def plan(model: str, machine: str | Path | Cluster = "auto", *, registry: Regist
 
     Raises PlacekitError with a hint on what to do. If nothing fits, `best` raises, and `rows` say what is missing.
     """
+    found = strategies(model, machine, registry, **options)
+    question = list(found.values())[-1].question
+    return Plan(question, found, [row for own in found.values() for row in own.rows()])
+
+
+def strategies(
+    model: str, machine: str | Path | Cluster = "auto", registry: Registry | None = None, **options: Any
+) -> dict[RuntimeName, Strategies]:
+    """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`."""
     registry = registry or installed()
     o = _checked(options)
     checkpoint = find(model, o.weights)
@@ -164,14 +173,13 @@ def plan(model: str, machine: str | Path | Cluster = "auto", *, registry: Regist
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"planned are {titles}")
     cluster = _machine(machine, registry)
-    found, rows = {}, []
+    found: dict[RuntimeName, Strategies] = {}
     for runtime in [o.runtime] if o.runtime else runtimes:
         converted = runtime == "llamacpp" and not file.endswith(".gguf")
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
         question = Question(checkpoint, cluster, o, f"{checkpoint.name} {own}", name)
         found[runtime] = Strategies(question, runtime, registry)
-        rows += list(found[runtime].rows())
-    return Plan(question, found, rows)
+    return found
 
 
 def _checked(options: Mapping[str, Any]) -> PlanOptions:
