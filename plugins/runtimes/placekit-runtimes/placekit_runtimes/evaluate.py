@@ -46,8 +46,8 @@ def main(argv: list[str], registry: Registry) -> int:
     parser = Parser(
         "evaluate", "What a device map or placement of your own costs, beside accelerate's own map.", options=True
     )
-    parser.add_argument("path", metavar="MAP.json", type=Path,
-        help="a device map, or the placement.json of a run; or a command line in quotes, 'llama-server ...' or 'vllm serve ...'")  # fmt: skip
+    parser.add_argument("path", metavar="MAP.json", type=Path, help="a device map, the placement.json of a run, or a command"
+        " line in quotes: 'llama-server ...', 'vllm serve ...'")  # fmt: skip
     arguments = parser.read(argv)
     if take(arguments.options, "policy")[0] is not None:
         raise ConfigError("evaluate takes no policy: the placement is given", "`placekit run` places with a policy")

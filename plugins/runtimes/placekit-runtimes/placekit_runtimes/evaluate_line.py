@@ -95,7 +95,8 @@ def compared(plan: Plan, yours: Row) -> str:
     own, best = plan.answer_s(yours), plan.answer_s(plan.best)
     if own <= best * (1 + SIMPLER):
         return f"yours is as good as the best: {own:.1f} s for an answer"
-    return f"the best is {own / best:.1f} times as fast as yours: {best:.1f} s instead of {own:.1f} s for an answer"
+    faster = f"{own / best:.1f} times as fast as" if own > 1.2 * best else f"{own / best - 1:.0%} faster than"
+    return f"the best is {faster} yours: {best:.1f} s instead of {own:.1f} s for an answer"
 
 
 def _lacking(plan: Plan, row: Row) -> str:

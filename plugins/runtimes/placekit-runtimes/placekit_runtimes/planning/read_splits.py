@@ -73,7 +73,7 @@ class _LlamaCpp:
         if line.true("--no-kv-offload"):
             raise ConfigError("placekit keeps the cache of a layer on the layer's device", "leave out --no-kv-offload")
         gpus, layers = self._gpus(), self._layers()
-        rules = list(self._rules())
+        rules = list(self._rules(gpus))
         fits = line.command != "llama-bench" and line.last("--fit") not in ("off", "0")
         if fits and layers is None and not rules and line.last("--tensor-split") is None and gpus:
             return fitted(self.strategies.regulars, gpus)
@@ -139,8 +139,8 @@ class _LlamaCpp:
         shares += [0.0] * (len(gpus) - len(shares))
         return shares if any(shares) else self.question.cluster.memory_bytes[list(gpus)].tolist()
 
-    def _rules(self) -> Iterator[tuple[str, int]]:
-        """Patterns of tensors and their devices; the first that matches counts."""
+    def _rules(self, gpus: Sequence[int]) -> Iterator[tuple[str, int]]:
+        """Patterns of tensors and their devices, the CPU or one of these GPUs; the first that matches counts."""
         for flag, value in self.line.flags:
             if flag == "--cpu-moe" and value not in ("0", "off", "false"):
                 yield EXPERTS, self._cpu(flag)
@@ -154,8 +154,15 @@ class _LlamaCpp:
                         raise ConfigError(
                             f"--override-tensor {rule!r:.60} is not PATTERN=BUFFER", r"e.g. 'blk\.1\.ffn_.*_exps=CPU'"
                         )
-                    cpu = name in ("CPU", "CUDA_Host", "ROCm_Host")
-                    yield pattern, self._cpu(flag) if cpu else self._device(name, flag)
+                    if name in ("CPU", "CUDA_Host", "ROCm_Host"):
+                        yield pattern, self._cpu(flag)
+                        continue
+                    device = self._device(name, flag)
+                    if device not in gpus:
+                        raise ConfigError(
+                            f"--override-tensor names {name}, which the command line does not use", "add it to --device"
+                        )
+                    yield pattern, device
 
     def _cpu(self, flag: str) -> int:
         if self.question.cpu is None:
