@@ -67,7 +67,7 @@ def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str,
         raise ConfigError(f"{RUNNERS[line.runtime].title} does not run {model} in this format", f"{titles} would")
     yours = _row(line, searches[line.runtime])
     rows = [row for search in searches.values() for row in search.rows() if row.best or not _equal(row, yours)]
-    return Plan(searches[line.runtime].question, searches, [yours, *rows])
+    return Plan(model, searches[line.runtime].question, searches, [yours, *rows])
 
 
 def _equal(row: Row, other: Row) -> bool:
@@ -94,9 +94,9 @@ def compared(plan: Plan, yours: Row) -> str:
     """How much better the best is, in a sentence."""
     own, best = plan.answer_s(yours), plan.answer_s(plan.best)
     if own <= best * (1 + SIMPLER):
-        return f"yours is as good as the best: {own:.1f} s for an answer"
+        return f"yours is as good as the recommended split: {own:.1f} s for an answer"
     faster = f"{own / best:.1f} times as fast as" if own > 1.2 * best else f"{own / best - 1:.0%} faster than"
-    return f"the best is {faster} yours: {best:.1f} s instead of {own:.1f} s for an answer"
+    return f"the recommended split is {faster} yours: {best:.1f} s instead of {own:.1f} s for an answer"
 
 
 def _lacking(plan: Plan, row: Row) -> str:

@@ -92,9 +92,10 @@ class LlamaCpp(Runtime):
         """Arguments: `--n-gpu-layers 25 --tensor-split 10,15`, the number of last layers on GPUs, and the layers of each GPU.
 
         The output counts as a layer, the last one. The embedding is always on the CPU; if the machine has none, it is
-        counted where the first layer is. `--device` names the GPUs, unless they are all of the machine's in order. Tensors of a file (importer `checkpoint`) that are apart from their layer become `--n-cpu-moe` or
-        `--override-tensor`. Raises PlacementError for layers that go back to a GPU, or from a GPU to the CPU; and if there
-        are no layers.
+        counted where the first layer is. `--device` names the GPUs, unless they are all of the machine's in order. Tensors
+        of a file (importer `checkpoint`) that are apart from their layer become `--n-cpu-moe` or `--override-tensor`.
+
+        Raises PlacementError for layers that go back to a GPU, or from a GPU to the CPU; and if there are no layers.
         """
         graph = problem.graph
         if graph.attributes.get("program") == "decoder":
@@ -129,6 +130,11 @@ class _Chain:
             self.devices[-1] = used[-1]  # the output is on the last GPU, with the last layers or alone
         self._check_order(name)
 
+    @property
+    def main(self) -> int:
+        """The first GPU that is used; llama.cpp runs in its box."""
+        return next((d for d in self.devices if d in self.gpus_of_machine), self.devices[0])
+
     def _check_order(self, name: Callable[[int], str]) -> None:
         """Raise PlacementError that names a layer whose device llama.cpp cannot express."""
         names, devices = self.problem.cluster.device_names, self.devices
@@ -147,18 +153,18 @@ class _Chain:
         `more`: devices with tensors and no layers; llama.cpp loads nothing to GPUs that `--device` leaves out.
         """
         gpus = list(dict.fromkeys([*self.devices[self.on_cpu :], *(d for d in more if d in self.gpus_of_machine)]))
-        names = ",".join(buffer_name(self.problem, d) for d in gpus)
-        away = [*remote_devices(self.problem)]  # llama.cpp's own order has them first
-        every = [*away, *(d for d in self.gpus_of_machine if d not in away)]
-        own = ["--device", names] if gpus and gpus != every else []
+        names = ",".join(buffer_name(self.problem, d, self.main) for d in gpus)
+        # llama.cpp lists the devices of other boxes first
+        usual = gpus == self.gpus_of_machine and not remote_devices(self.problem, self.main)
+        own = ["--device", names] if gpus and not usual else []
         shares = ",".join(str(self.devices.count(d)) for d in gpus)
         split = ["--tensor-split", shares] if len(gpus) > 1 else []
         return [*own, "--n-gpu-layers", str(len(self.devices) - self.on_cpu), *split]
 
 
-def buffer_name(problem: Problem, device: int) -> str:
-    """The name of a device in llama.cpp: `CUDA1`, `ROCm0`, `MTL0`, `CPU`, and `RPC0` for a device in another box."""
-    away = remote_devices(problem)
+def buffer_name(problem: Problem, device: int, main: int) -> str:
+    """The name of a device in llama.cpp that runs in the box of device `main`: `CUDA1`, `ROCm0`, `MTL0`, `CPU`, or `RPC0`."""
+    away = remote_devices(problem, main)
     return f"RPC{list(away).index(device)}" if device in away else _own_name(problem, device)
 
 
@@ -173,13 +179,15 @@ def _own_name(problem: Problem, device: int) -> str:
     return f"{begin}{named[1] if named else len(before)}"
 
 
-def remote_devices(problem: Problem) -> dict[int, str]:
-    """The GPUs that are not in the box of the first one, with their names there; each is an rpc-server's."""
+def remote_devices(problem: Problem, main: int) -> dict[int, str]:
+    """The GPUs that are not in the box of `main`, with their names there; each is an rpc-server's."""
     host = problem.cluster.launchers.host
     gpus = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
-    return {d: _own_name(problem, d) for d in gpus if host[d] != host[gpus[0]]}
+    return {d: _own_name(problem, d) for d in gpus if host[d] != host[main]}
 
 
+RPC_PORT = 50052
+"""The port of llama.cpp's rpc-server, unless it is told another one."""
 _BACKENDS = {r"rx\d|mi\d|strix|radeon|w7|w6": "ROCm", r"m\d": "MTL", r"arc|max": "SYCL"}
 """Names of llama.cpp's backends by the beginnings of kinds; all other GPUs are CUDA's."""
 
@@ -197,10 +205,10 @@ def arguments(problem: Problem, layout: Layout, split: Split) -> list[str]:
         before = layout.expert & (layout.layer <= first[-1]) & ~np.isin(home, cpu)
         if experts[before].all() and whole.any():
             return [*found, "--n-cpu-moe", str(int(first[-1]) + 1)]
-    return [*found, *_overrides(problem, layout, split, apart)]
+    return [*found, *_overrides(problem, layout, split, apart, chain.main)]
 
 
-def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np.bool_]) -> list[str]:
+def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np.bool_], main: int) -> list[str]:
     """`--override-tensor` for tensors that are apart from their layers, a pattern for the layers of each name and device."""
     by_name: dict[tuple[str, int], list[int]] = {}
     for i in np.flatnonzero(apart).tolist():
@@ -213,7 +221,10 @@ def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np
     for (pattern, device), layers in by_name.items():
         numbers = "|".join(map(str, dict.fromkeys(layers)))
         where = pattern if pattern.startswith("^") else rf"blk\.({numbers})\.{pattern}"
-        rules.append(rf"{where}\.={buffer_name(problem, device)}")
+        name = buffer_name(problem, device, main)
+        if match := re.fullmatch(r"RPC(\d+)", name):  # only `--device` takes the name without the address
+            name += f"[BOX:{RPC_PORT + int(match[1])}]"
+        rules.append(rf"{where}\.={name}")
     return ["--override-tensor", ",".join(rules)] if rules else []
 
 

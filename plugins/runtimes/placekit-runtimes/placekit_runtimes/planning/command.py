@@ -26,8 +26,8 @@ def main(argv: list[str], registry: Registry) -> int:
         options="OPTION=VALUE", epilog=f"options:\n{own}",
     )  # fmt: skip
     parser.add_argument("model", metavar="MODEL", help="hf:NAME, a folder with config.json, or a GGUF file")
-    parser.add_argument("machine", metavar="MACHINE", nargs="?", default="auto",
-        help="in words and quotes ('rtx4090 + rtx3060 + 64GB ddr5-5600'), a preset or a YAML file; auto: this computer")  # fmt: skip
+    how = "in words and quotes ('rtx4090 + rtx3060 + 64GB ddr5-5600'), a preset or a YAML file; auto: this computer"
+    parser.add_argument("machine", metavar="MACHINE", nargs="?", default="auto", help=how)
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write the plan as a page")
     arguments = parser.read(argv)
     words = [arguments.model, arguments.machine, *arguments.options]
@@ -83,7 +83,13 @@ def _cells(plan: Plan, row: Row) -> list[str]:
     if row.error:
         return [f"{row.name}: {row.error}", "", "", "", used]
     o = plan.question.options
-    return [row.name, _speed(o.users / row.decode_s), _speed(o.prompt / row.prompt_s), _seconds(plan.answer_s(row)), used]
+    return [
+        row.name,
+        _speed(o.users / row.decode_s),
+        _speed(o.prompt / row.prompt_s),
+        _seconds(plan.answer_s(row)),
+        used,
+    ]
 
 
 def _speed(value: float) -> str:
@@ -100,12 +106,16 @@ def notes(plan: Plan) -> list[str]:
     if plan.error_band is not None:
         found.append(f"accuracy: {plan.error_band}")
     if plan.decode_bound_s:
-        found.append(f"no placement generates more than {o.users / plan.decode_bound_s:.1f} tokens/s (proven in this machine model)")
+        found.append(
+            f"no placement generates more than {o.users / plan.decode_bound_s:.1f} tokens/s (proven in this machine model)"
+        )
     assert row.memory is not None
     for d in np.flatnonzero(row.memory.used > 0).tolist():
         if row.memory.free[d] < TIGHT * q.cluster.memory_bytes[d]:
             left = units.mebibytes(max(row.memory.free[d], 0))
-            found.append(f"warning: {q.cluster.device_names[d]} has {left} left; close other programs, or plan less context")
+            found.append(
+                f"warning: {q.cluster.device_names[d]} has {left} left; close other programs, or plan less context"
+            )
     return found
 
 

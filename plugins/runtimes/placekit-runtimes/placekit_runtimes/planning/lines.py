@@ -13,15 +13,12 @@ import numpy as np
 from placekit_runtimes.exo import RUNTIME as EXO
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
-from placekit_runtimes.llamacpp import arguments, remote_devices
+from placekit_runtimes.llamacpp import RPC_PORT, arguments, remote_devices
 from placekit_runtimes.planning.question import RuntimeName
 from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.steps import Steps
 from placekit_runtimes.planning.strategies import Row
 from placekit_runtimes.vllm import stage_layers
-
-RPC_PORT = 50052
-"""The port of llama.cpp's rpc-server, unless it is told another one."""
 
 
 def lines(row: Row, steps: Steps) -> str:
@@ -46,15 +43,16 @@ def llama_server(row: Row, steps: Steps) -> str:
     words += arguments(problem, steps.layout, split)
     words += ["-fa", "on"] + (["-ctk", o.cache, "-ctv", o.cache] if o.cache != "f16" else [])
     words += ["-ub", str(o.ubatch)] if o.ubatch != 512 else []
-    away = remote_devices(problem)
-    rest = [d for d in away if d in split.home or d in split.held]
+    names, gpus = q.cluster.device_names, [d for d in split.home.tolist() if d in q.gpus]
+    main = gpus[0] if gpus else int(split.home[0])
+    away = remote_devices(problem, main)
     servers = [
-        f"rpc-server --host 0.0.0.0 --port {RPC_PORT + i} --device {away[d]} # in the box of"
-        f" {problem.cluster.device_names[d]}"
-        for i, d in enumerate(away) if d in rest
+        f"rpc-server --host 0.0.0.0 --port {RPC_PORT + i} --device {own} # in the box of {names[d]}"
+        for i, (d, own) in enumerate(away.items()) if d in split.home or d in split.held
     ]  # fmt: skip
-    words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(away)))] if rest else []
-    return "\n".join([*servers, shlex.join(words)])
+    words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(away)))] if servers else []
+    where = f" # in the box of {names[main]}" if away else ""
+    return "\n".join([*servers, shlex.join(words) + where])
 
 
 def vllm_serve(row: Row, steps: Steps) -> str:
@@ -67,8 +65,10 @@ def vllm_serve(row: Row, steps: Steps) -> str:
     share = min(math.floor(100 * kind.usable_bytes / kind.memory_bytes) / 100 for kind in kinds)
     words = ["vllm", "serve", q.file, "--max-model-len", str(o.context), "--max-num-seqs", str(o.users)]
     words += ["--gpu-memory-utilization", f"{share:.2f}"]
-    before = []
-    if [numbers[d] for d in used] != list(range(len(used))) or len(used) < len(q.gpus):
+    before, boxes = [], len(set(q.cluster.launchers.host.tolist())) > 1
+    if boxes:
+        words += ["--distributed-executor-backend", "ray"]
+    elif [numbers[d] for d in used] != list(range(len(used))) or len(used) < len(q.gpus):
         before.append(f"CUDA_VISIBLE_DEVICES={','.join(str(numbers[d]) for d in used)}")
     if len(used) > 1:
         words += ["--pipeline-parallel-size", str(len(used))]
@@ -76,7 +76,10 @@ def vllm_serve(row: Row, steps: Steps) -> str:
             before.append(f"VLLM_PP_LAYER_PARTITION={','.join(map(str, counts))}")
     if split.streams:
         held = np.bincount(split.home[layout.layer], layout.bytes * (split.held == q.cpu), minlength=q.cluster.size)
-        words += ["--cpu-offload-gb", str(math.floor(100 * held.max() / 2**30) / 100)]  # vLLM stops at the first tensor beyond it
+        words += [
+            "--cpu-offload-gb",
+            str(math.floor(100 * held.max() / 2**30) / 100),
+        ]  # vLLM stops at the first tensor beyond it
     words += ["--kv-cache-dtype", "fp8"] if o.cache == "fp8" else []
     return " ".join([*before, shlex.join(words)])
 

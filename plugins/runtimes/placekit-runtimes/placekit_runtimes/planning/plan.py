@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from placekit_inspect.machine_file import machine_file
+from placekit_models.checkpoint.recipes import GGUF
+from placekit_models.checkpoint.sources import find
 from pydantic import ValidationError
 
 from placekit_core import (
@@ -18,7 +20,6 @@ from placekit_core import (
     ConfigError,
     ErrorBand,
     PlacementError,
-    Problem,
     Registry,
     installed,
     load_cluster,
@@ -26,8 +27,6 @@ from placekit_core import (
     units,
 )
 from placekit_core.contracts.errors import explain
-from placekit_models.checkpoint.recipes import GGUF
-from placekit_models.checkpoint.sources import find
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.question import PlanOptions, Question, RuntimeName, folder_or_file
@@ -36,6 +35,8 @@ from placekit_runtimes.planning.words import described
 
 EQUAL = 0.02
 """Answers that differ by less are equally quick; then the runtime that comes first is chosen."""
+SMALLER = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
+"""Formats that are tried for the hint if nothing fits, the best first."""
 SIXTEEN = ("bf16", "f16", "f32")
 """Formats that all runtimes run."""
 
@@ -45,11 +46,13 @@ class Plan:
     """A plan.
 
     Attributes:
+        model: the name, folder or file of the model.
         question: what was planned.
         strategies: the search for each runtime.
         rows: what was compared, for each runtime its best split first.
     """
 
+    model: str
     question: Question
     strategies: Mapping[RuntimeName, Strategies]
     rows: Sequence[Row]
@@ -105,7 +108,8 @@ class Plan:
     def _repr_html_(self) -> str:
         from placekit_runtimes.planning.page import fragment
 
-        return fragment(self)
+        text: str = fragment(self)
+        return text
 
     @cached_property
     def verdict(self) -> str:
@@ -137,11 +141,26 @@ class Plan:
         return PlacementError(
             f"{q.name} does not fit on {q.cluster.name}: {units.mebibytes(lacking)} are missing; its weights take"
             f" {units.mebibytes(size)}",
-            f"{more}plan a smaller format (weights=...), less context (now {o.context:,} tokens) or fewer users",
+            f"{more}{self._smaller()}, less context (now {o.context:,} tokens) or fewer users",
+        )
+
+    def _smaller(self) -> str:
+        """The formats that may fit, for a hint."""
+        room = float(self.question.cluster.memory_bytes.sum())
+        if self.model.endswith(".gguf"):
+            return "take a file with fewer bits"
+        sizes = {name: find(self.model, name).bytes for name in SMALLER}
+        fits = [f"weights={name} ({units.mebibytes(size)})" for name, size in sizes.items() if size < room]
+        return (
+            f"plan {fits[0]}"
+            if fits
+            else f"weights={SMALLER[-1]} takes {units.mebibytes(sizes[SMALLER[-1]])}: plan a smaller model"
         )
 
 
-def plan(model: str, machine: str | Path | Cluster = "auto", *, registry: Registry | None = None, **options: Any) -> Plan:
+def plan(
+    model: str, machine: str | Path | Cluster = "auto", *, registry: Registry | None = None, **options: Any
+) -> Plan:
     """Plan a language model on a machine.
 
     Args:
@@ -154,7 +173,7 @@ def plan(model: str, machine: str | Path | Cluster = "auto", *, registry: Regist
     """
     found = strategies(model, machine, registry, **options)
     question = list(found.values())[-1].question
-    return Plan(question, found, [row for own in found.values() for row in own.rows()])
+    return Plan(model, question, found, [row for own in found.values() for row in own.rows()])
 
 
 def strategies(
@@ -174,7 +193,10 @@ def strategies(
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"planned are {titles}")
     cluster = _machine(machine, registry)
     found: dict[RuntimeName, Strategies] = {}
+    boxes = len(set(cluster.launchers.host.tolist()))
     for runtime in [o.runtime] if o.runtime else runtimes:
+        if runtime == "accelerate" and boxes > 1 and len(runtimes) > 1:
+            continue  # it knows the devices of one box
         converted = runtime == "llamacpp" and not file.endswith(".gguf")
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
         question = Question(checkpoint, cluster, o, f"{checkpoint.name} {own}", name)

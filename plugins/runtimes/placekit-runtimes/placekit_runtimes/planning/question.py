@@ -9,10 +9,10 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_models.shape import Checkpoint
 from pydantic import Field
 
 from placekit_core import Cluster, Options
-from placekit_models.shape import Checkpoint
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "fp8"]
 RuntimeName = Literal["llamacpp", "vllm", "accelerate", "exo"]
@@ -22,7 +22,8 @@ class PlanOptions(Options):
     """Options of `placekit plan`."""
 
     weights: str | None = Field(
-        None, description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: that of the files, else bf16"
+        None,
+        description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: that of the files, else bf16",
     )
     context: int = Field(8192, ge=1, le=2**24, description="tokens for which each user's cache has room")
     prompt: int = Field(1000, ge=1, le=2**24, description="tokens of a question")

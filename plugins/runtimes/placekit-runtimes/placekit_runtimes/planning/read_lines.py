@@ -26,6 +26,7 @@ _NAMED = re.compile(
     re.I,
 )
 _VARIABLE = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.S)
+_COMMENT = re.compile(r"\s# (?:in the box of (\S+))?[^'\"]*$")
 _FLAG = re.compile(r"--?[A-Za-z]")
 
 
@@ -38,6 +39,7 @@ class Line:
         flags: flags with their values in order; each by the last of its names in the tables.
         variables: environment variables.
         positional: the other words.
+        box: a device of the box where it runs, from a comment `# in the box of DEVICE`; empty if unknown.
         notes: what to tell the user.
     """
 
@@ -45,6 +47,7 @@ class Line:
     flags: Sequence[tuple[str, str]]
     variables: dict[str, str]
     positional: Sequence[str]
+    box: str
     notes: list[str]
 
     @property
@@ -155,7 +158,7 @@ def read(text: str) -> Line:
     """Read a command line, with its environment variables. Raises ConfigError for what it cannot mean."""
     rows = [row for row in text.replace("\\\n", " ").splitlines() if not row.lstrip().startswith("rpc-server ")]
     try:
-        words = shlex.split(" ".join(rows))
+        words = shlex.split(" ".join(_COMMENT.sub("", row) for row in rows))
     except ValueError as e:
         raise ConfigError(f"the command line cannot be split into words: {e}", "close its quotes") from None
     variables: dict[str, str] = {}
@@ -184,7 +187,8 @@ def read(text: str) -> Line:
             raise ConfigError(f"{name} has no value", f"{name} VALUE")
         else:
             flags.append((table[name], value))
-    found = Line(command, flags, variables, positional, [])
+    box = next((match[1] for row in rows if (match := _COMMENT.search(row))), "")
+    found = Line(command, flags, variables, positional, box or "", [])
     if unknown:
         found.notes.append(f"not read, because placekit does not know it: {', '.join(dict.fromkeys(unknown))}")
     return found

@@ -55,17 +55,23 @@ class _LlamaCpp:
 
     def _named(self, problem: Problem) -> dict[str, int]:
         """The devices by llama.cpp's names, in its order: those of rpc-servers come first."""
-        away = list(remote_devices(problem))
-        found = {buffer_name(problem, d): d for d in away if self.line.last("--rpc")}
+        names, gpus = self.question.cluster.device_names, self.question.gpus
+        main = names.index(self.line.box) if self.line.box in names else min(gpus, default=0)
+        away = list(remote_devices(problem, main))
+        if away and not self.line.box:
+            self.line.notes.append(
+                f"taken to run in the box of {names[main]}; end it with '# in the box of DEVICE' for another"
+            )
+        found = {buffer_name(problem, d, main): d for d in away if self.line.last("--rpc")}
         own: dict[str, list[int]] = {}
         for d in sorted({*self.question.gpus} - {*away}):
-            own.setdefault(re.sub(r"\d+$", "", buffer_name(problem, d)), []).append(d)
+            own.setdefault(re.sub(r"\d+$", "", buffer_name(problem, d, main)), []).append(d)
         for begin, devices in own.items():
             variable = {"CUDA": "CUDA_VISIBLE_DEVICES", "ROCm": "HIP_VISIBLE_DEVICES"}.get(begin, "")
             if variable in self.line.variables:
                 found |= {f"{begin}{i}": d for i, d in enumerate(_visible(self.line, variable, devices))}
             else:
-                found |= {buffer_name(problem, d): d for d in devices}
+                found |= {buffer_name(problem, d, main): d for d in devices}
         return found
 
     def split(self) -> Split:
@@ -112,7 +118,7 @@ class _LlamaCpp:
         """A GPU by its name, which may have the address of an rpc-server behind it."""
         name = re.sub(r"\[.*\]$", "", name.strip())
         if name not in self.devices:
-            rest = "; GPUs in other boxes need --rpc" if remote_devices(self.steps.decode.problem) else ""
+            rest = "; GPUs in other boxes need --rpc" if len(self.devices) < len(self.question.gpus) else ""
             raise ConfigError(
                 f"{flag} names {name!r}, which is not there", f"there are {', '.join(['CPU', *self.devices])}{rest}"
             )
@@ -208,6 +214,10 @@ class _Vllm:
         numbers = device_numbers(self.steps.decode.problem)
         gpus = _visible(line, "CUDA_VISIBLE_DEVICES", sorted(q.gpus, key=lambda d: numbers[d]))
         stages = line.number("--pipeline-parallel-size") or 1
+        if len(set(q.cluster.launchers.host.tolist())) > 1:
+            line.notes.append(
+                "stages are taken to be on the GPUs in the machine's order; Ray may order boxes otherwise"
+            )
         if not 0 < stages <= len(gpus):
             raise ConfigError(
                 f"--pipeline-parallel-size {stages} needs {stages} GPUs, and there are {len(gpus)}", "give fewer stages"

@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from placekit_runtimes.planning.split import Layout, Split
+from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.steps import Steps
 
 SHIFTS = (16, 8, 4, 2, 1)
@@ -92,7 +92,9 @@ class Regulars:
             return found
         assert cpu is not None
         ends = np.cumsum(r.counts)
-        moved = np.concatenate([np.arange(e - c, e - c + s) for e, c, s in zip(ends, r.counts, r.streamed, strict=True)])
+        moved = np.concatenate(
+            [np.arange(e - c, e - c + s) for e, c, s in zip(ends, r.counts, r.streamed, strict=True)]
+        )
         return Split(found.home, np.where(np.isin(layout.layer, moved), cpu, found.held), True)
 
     def chains(self) -> Iterator[tuple[int, ...]]:
@@ -164,7 +166,12 @@ class Regulars:
         """`k` layers from device i of the chain to device j; also with their experts staying where they are."""
         counts = _changed(_changed(r.counts, i, -k), j, k)
         capped = tuple(min(s, c) for s, c in zip(r.streamed, counts, strict=True))
-        moved = replace(r, counts=counts, streamed=capped, away=tuple(self._capped(a, c) for a, c in zip(r.away, counts, strict=True)))
+        moved = replace(
+            r,
+            counts=counts,
+            streamed=capped,
+            away=tuple(self._capped(a, c) for a, c in zip(r.away, counts, strict=True)),
+        )
         yield moved
         for t, target in enumerate(self.targets):
             if target == r.chain[i]:

@@ -89,8 +89,10 @@ class Split:
         """How many runs of equal layers there are, and of experts that are apart."""
         home, away = self.home, self.away(layout)
         apart = np.where(away == home[:-1], -1, away)[layout.routed]
-        own = np.where(np.isin(np.arange(layout.layers), layout.layer[self.held != np.append(home, 0)[layout.layer]]), 1, 0)
-        changes = [np.count_nonzero(np.diff(x)) for x in (home[:-1], apart, own if self.streams else home[:0])]
+        own = np.where(
+            np.isin(np.arange(layout.layers), layout.layer[self.held != np.append(home, 0)[layout.layer]]), 1, 0
+        )
+        changes = [int(np.count_nonzero(np.diff(x))) for x in (home[:-1], apart, own if self.streams else home[:0])]
         return len({*home.tolist()}) + sum(changes)
 
     def away(self, layout: Layout) -> NDArray[np.int64]:

@@ -9,11 +9,22 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from placekit_core import Cluster, DeviceKind, ErrorBand, Graph, Launching, Placements, Problem, Registry, Session, shortened
-from placekit_core.contracts.errors import GraphError, ImporterError
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.decoder import Use, program
+
+from placekit_core import (
+    Cluster,
+    DeviceKind,
+    ErrorBand,
+    Graph,
+    Launching,
+    Placements,
+    Problem,
+    Registry,
+    Session,
+    shortened,
+)
+from placekit_core.contracts.errors import GraphError, ImporterError
 from placekit_runtimes.planning.question import Question
 from placekit_runtimes.planning.split import Layout, Operations, Split
 
@@ -118,10 +129,11 @@ class Steps:
         if (key := (gpus, tokens < o.prompt)) not in self.prompts:
             past, layers = (o.prompt - tokens) // 2, self.question.checkpoint.layers
             overlap, stage = not self.layout.routed.any(), layers // gpus if gpus > 1 else 0
-            self.prompts[key] = self._step(
-                "prompt",
-                Use("prompt", past, 1, tokens, o.ubatch, cache_bytes=self._cache_bytes, overlap=overlap, stage=stage, copied=True),
-            )  # fmt: skip
+            bytes_ = self._cache_bytes
+            use = Use(
+                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True
+            )
+            self.prompts[key] = self._step("prompt", use)
         return self.prompts[key], o.prompt / tokens
 
     def seconds(self, splits: Sequence[Split], sample: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -140,8 +152,8 @@ class Steps:
         held = layout.bytes.copy()
         if self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
             held[layout.index["output"]] = 0.0
-        weights = np.bincount(split.held, held, minlength=size)
-        cache = np.bincount(split.home[: layout.layers], self.cache_bytes, minlength=size)
+        weights = sums(split.held, held, size)
+        cache = sums(split.home[: layout.layers], self.cache_bytes, size)
         compute = np.zeros(size)
         free = q.cluster.memory_bytes - weights - cache - compute
         return Memory(weights, cache, compute, free)
@@ -150,8 +162,10 @@ class Steps:
     def cache_bytes(self) -> NDArray[np.float64]:
         """[l] bytes of each layer's cache and state for all users at the full context."""
         graph, operations = self.decode.graph, self.decode.operations
-        kept = ~graph.kernel & (operations.tensor < 0) & (operations.layer >= 0) & (operations.layer < self.layout.layers)
-        return np.bincount(operations.layer[kept], graph.persistent_bytes[kept], minlength=self.layout.layers)
+        kept = (
+            ~graph.kernel & (operations.tensor < 0) & (operations.layer >= 0) & (operations.layer < self.layout.layers)
+        )
+        return sums(operations.layer[kept], graph.persistent_bytes[kept], self.layout.layers)
 
     def decode_bound_s(self) -> float | None:
         """A lower bound on the seconds of a token, over all placements that fit."""
@@ -160,7 +174,8 @@ class Steps:
         # a tied matrix is counted twice in the graph, and devices are larger by it, so that the bound stays a bound
         cluster = _with_memory(q.cluster, self.launching, lambda kind: {"memory_bytes": kind.memory_bytes + 2 * copy})
         backend = self.registry.build("backend", "simulator", {})
-        return backend.open(Problem.of(self.decode.graph, cluster)).lower_bound()
+        session: Session = backend.open(Problem.of(self.decode.graph, cluster))
+        return session.lower_bound()
 
     @property
     def _tied(self) -> bool:
@@ -171,6 +186,11 @@ class Steps:
         inside = self.layout.layer >= 0  # an embedding in host memory does not make a program of the CPU's
         used = {*split.home.tolist(), *split.held[inside].tolist()}
         return self.registry.error_band(self.decode.problem, sorted(used))
+
+
+def sums(index: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """[size] sums of `values` by their `index`."""
+    return np.bincount(index, values, size).astype(np.float64)
 
 
 def _unlimited(cluster: Cluster, launching: Launching) -> Cluster:

@@ -53,7 +53,7 @@ class Row:
         decode_s, prompt_s: seconds of a token of all users, and of a prompt of one; nan if it does not fit.
         memory: what it needs.
         error: why it does not work.
-        best: whether it is the best that was found for its runtime.
+        best: whether it is recommended: the best that was found for its runtime, or one with fewer parts that is hardly slower.
         map: accelerate's device map.
     """
 
@@ -86,7 +86,7 @@ class Strategies:
         title = self.runner.title
         best = self.regulars.best()
         if best is not None:
-            yield self.row(f"{title}, best", best, best=True)
+            yield self.row(f"{title}, recommended", best, best=True)
         for name, split in self._usual():
             if isinstance(split, str):
                 yield Row(self.runtime, name, None, error=split)
@@ -106,7 +106,8 @@ class Strategies:
     def _usual(self) -> Iterator[tuple[str, Split | str]]:
         """Names and splits, or why there is none."""
         q, names = self.question, self.question.cluster.device_names
-        alone = [(d, self._alone(d)) for d in q.gpus]
+        kinds = q.cluster.device_kind
+        alone = [(d, self._alone(d)) for d in {kinds[d]: d for d in reversed(q.gpus)}.values()]  # one of each kind
         fits = [(d, s) for d, s in alone if not self.steps.memory(s).lacking] or sorted(
             alone, key=lambda x: self.steps.memory(x[1]).lacking
         )[:1]
@@ -175,4 +176,5 @@ class Strategies:
             if cost.value_s is None:
                 return Row(self.runtime, name, split, memory=memory, error=cost.error)
             seconds.append(cost.value_s)
-        return Row(self.runtime, name, split, *seconds, memory, best=best, map=made)
+        decode_s, prompt_s = seconds
+        return Row(self.runtime, name, split, decode_s, prompt_s, memory, best=best, map=made)
