@@ -46,7 +46,9 @@ def main(argv: list[str], registry: Registry) -> int:
     if not yours.works:
         raise PlacementError(
             f"your command line does not fit: {_lacking(found, yours)}",
-            "the lines above fit" if any(row.best for row in found.rows) else "use a smaller format, or less context",
+            "use one of the lines above"
+            if any(row.best for row in found.rows)
+            else "use a smaller format, or less context",
         )
     return 0
 
@@ -71,8 +73,9 @@ def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str,
 
 
 def _equal(row: Row, other: Row) -> bool:
-    same = row.runtime == other.runtime and row.split is not None and other.split is not None
-    return same and row.split.key == other.split.key
+    if row.runtime != other.runtime or row.split is None or other.split is None:
+        return False
+    return row.split.key == other.split.key
 
 
 def _row(line: Line, search: Strategies) -> Row:
