@@ -174,7 +174,7 @@ def placekit_commands() -> list[Command]:
         Command(
             name="evaluate",
             usage="MAP.json [OPTION=VALUE ...]",
-            summary="what a device map or placement of your own costs",
+            summary="what a device map or command line of your own costs",
             target="placekit_runtimes.evaluate:main",
             group="place",
         ),

@@ -1,7 +1,11 @@
-"""`placekit evaluate MAP.json`: shows the value, memory, bound and gap of your own device map or placement."""
+"""`placekit evaluate MAP.json`: shows the value, memory, bound and gap of your own device map or placement.
+
+`placekit evaluate "llama-server ..." MACHINE` does so for a command line, see `evaluate_line`.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -29,14 +33,21 @@ from placekit_runtimes.accelerate.device_map import DeviceMap
 from placekit_runtimes.apply import OWN_MAP, own_map_line
 from placekit_runtimes.given import from_file
 from placekit_runtimes.interface import RuntimeCost, lacking_memory, memory_text
+from placekit_runtimes.planning.read_lines import is_line
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print the cost of a map or placement beside that of accelerate's own map. Raises PlacekitError if it does not fit."""
+    first = next((word for word in argv if not _OPTION.match(word)), "")
+    if is_line(first):
+        from placekit_runtimes.evaluate_line import main as of_line
+
+        return of_line(argv, registry)
     parser = Parser(
         "evaluate", "What a device map or placement of your own costs, beside accelerate's own map.", options=True
     )
-    parser.add_argument("path", metavar="MAP.json", type=Path, help="a device map, or the placement.json of a run")
+    parser.add_argument("path", metavar="MAP.json", type=Path, help="a device map, the placement.json of a run, or a command"
+        " line in quotes: 'llama-server ...', 'vllm serve ...'")  # fmt: skip
     arguments = parser.read(argv)
     if take(arguments.options, "policy")[0] is not None:
         raise ConfigError("evaluate takes no policy: the placement is given", "`placekit run` places with a policy")
@@ -50,6 +61,9 @@ def main(argv: list[str], registry: Registry) -> int:
     finally:
         session.close()
     return 0
+
+
+_OPTION = re.compile(r"-|[+~]*[a-z_][\w./@:-]*=")
 
 
 def show(name: str, problem: Problem, backend: Backend, session: Session, given: DeviceMap | Placement) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -66,15 +66,14 @@ class LlamaCppLayers(Rule):
 def gpu_of_layers(layers: int, splits: Sequence[float], n_gpu_layers: int) -> list[int]:
     """[layers + 1] index of the GPU of each layer and of the output, -1 for the CPU, as llama.cpp assigns them.
 
-    The last `n_gpu_layers` layers are on GPUs. Layer i of k goes to the first GPU where the sum of all shares up to it is
-    above i / k, in single precision as in llama.cpp. The output counts as layer `layers`: with `n_gpu_layers` above
-    `layers` it is on the last GPU that has layers, otherwise on the CPU.
+    The last `n_gpu_layers` layers are on GPUs; the output counts as one of them, the last. Layer i of these k goes to the first
+    GPU where the sum of all shares up to it is above i / k, in single precision as in llama.cpp.
     """
     if not splits:
         return [-1] * (layers + 1)
     ends = np.cumsum(np.asarray(splits, np.float32), dtype=np.float32)
     ends /= ends[-1]
-    first, count = max(layers - n_gpu_layers, 0), min(n_gpu_layers, layers + 1)
+    first, count = max(layers + 1 - n_gpu_layers, 0), min(n_gpu_layers, layers + 1)
     place = np.arange(layers + 1) - first
     share = place.astype(np.float32) / np.float32(max(count, 1))
     gpu = np.searchsorted(ends, share, side="right")
@@ -148,9 +147,12 @@ class _Chain:
                 why = f"layer {name(i)!r} goes back to {names[here]} after {name(i - 1)!r} on {names[before]}"
                 raise PlacementError(f"llama.cpp takes consecutive layers, and {why}", ANY)
 
-    def arguments(self) -> list[str]:
-        """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several."""
-        gpus = list(dict.fromkeys(self.devices[self.on_cpu :]))
+    def arguments(self, more: Iterable[int] = ()) -> list[str]:
+        """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several.
+
+        `more`: devices with tensors and no layers; llama.cpp loads nothing to GPUs that `--device` leaves out.
+        """
+        gpus = list(dict.fromkeys([*self.devices[self.on_cpu :], *(d for d in more if d in self.gpus_of_machine)]))
         names = ",".join(buffer_name(self.problem, d, self.main) for d in gpus)
         # llama.cpp lists the devices of other boxes first
         usual = gpus == self.gpus_of_machine and not remote_devices(self.problem, self.main)
@@ -184,6 +186,8 @@ def remote_devices(problem: Problem, main: int) -> dict[int, str]:
     return {d: _own_name(problem, d) for d in gpus if host[d] != host[main]}
 
 
+RPC_PORT = 50052
+"""The port of llama.cpp's rpc-server, unless it is told another one."""
 _BACKENDS = {r"rx\d|mi\d|strix|radeon|w7|w6": "ROCm", r"m\d": "MTL", r"arc|max": "SYCL"}
 """Names of llama.cpp's backends by the beginnings of kinds; all other GPUs are CUDA's."""
 
@@ -193,7 +197,7 @@ def arguments(problem: Problem, layout: Layout, split: Split) -> list[str]:
     chain = _Chain(problem, split.home.tolist(), lambda i: f"blk.{i}" if i < layout.layers else "output")
     home = np.append(chain.devices, split.held[0])[layout.layer]
     apart = (split.held != home) & (layout.layer >= 0)
-    found, experts = chain.arguments(), layout.expert & apart
+    found, experts = chain.arguments(split.held[apart].tolist()), layout.expert & apart
     cpu = [d for d in range(problem.cluster.size) if problem.device_type(d) != "gpu"]
     first = np.unique(layout.layer[experts & np.isin(split.held, cpu)])
     whole = np.isin(layout.layer[layout.expert & ~np.isin(home, cpu)], first)
@@ -217,7 +221,10 @@ def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np
     for (pattern, device), layers in by_name.items():
         numbers = "|".join(map(str, dict.fromkeys(layers)))
         where = pattern if pattern.startswith("^") else rf"blk\.({numbers})\.{pattern}"
-        rules.append(rf"{where}\.={buffer_name(problem, device, main)}")
+        name = buffer_name(problem, device, main)
+        if match := re.fullmatch(r"RPC(\d+)", name):  # only `--device` takes the name without the address
+            name += f"[BOX:{RPC_PORT + int(match[1])}]"
+        rules.append(rf"{where}\.={name}")
     return ["--override-tensor", ",".join(rules)] if rules else []
 
 

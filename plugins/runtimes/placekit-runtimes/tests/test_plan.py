@@ -205,7 +205,7 @@ class TestLines:
     def test_vllm_with_weights_in_host_memory(self, model: Any) -> None:
         found = plan(model(DENSE, num_hidden_layers=60), f"{FAST} + {HOST}", weights="fp8", runtime="vllm", **USE)
         assert split_of(found).streams
-        assert "--cpu-offload-gb 1" in found.vllm()
+        assert re.search(r"--cpu-offload-gb 0\.\d+", found.vllm())
         assert "in host memory, copied in every step" in found.verdict
 
     def test_accelerate(self, model: Any) -> None:

@@ -47,14 +47,16 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
-def show(plan: Plan) -> None:
-    """Print the table, the verdict, the memory of the best row, and the lines for each runtime."""
+def show(plan: Plan, after: str = "") -> None:
+    """Print the table, a sentence after it, the verdict, the memory of the best row, and the lines for each runtime."""
     q, o = plan.question, plan.question.options
     print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {_use(plan)}"))
     several = "all users together: " if o.users > 1 else ""
     devices = " + ".join(q.cluster.device_names)
     table(["strategy", "tokens/s", "prompt", "answer", "GiB"], [_cells(plan, row) for row in plan.rows],
           title=f"{several}simulated tokens/s; GiB on {devices}")  # fmt: skip
+    if after:
+        print(wrapped(after))
     if not any(row.works and row.best for row in plan.rows):
         return
     print(wrapped(f"best: {plan.verdict}"))

@@ -6,7 +6,7 @@ it does not shrink. One last partial layer on each GPU is not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from placekit_runtimes.llamacpp import gpu_of_layers
 from placekit_runtimes.planning.regular import Regular, Regulars
@@ -16,14 +16,14 @@ MARGIN = 2**30
 """Bytes that stay free on each GPU (`--fit-target`)."""
 
 
-def fitted(regulars: Regulars) -> Split:
-    """In proportion to free memory if all of it fits with a margin.
+def fitted(regulars: Regulars, gpus: Sequence[int] | None = None) -> Split:
+    """On these GPUs, by default all: in proportion to free memory if all of it fits with a margin.
 
     Else layers fill the GPUs from the last, those of mixtures of experts without their experts, and the first layers stay on
     the CPU. If all layers are on GPUs, they move with their experts to the first GPUs, as long as these have room.
     """
     question, layers = regulars.steps.question, regulars.layout.layers
-    gpus = sorted(question.gpus)
+    gpus = sorted(question.gpus) if gpus is None else list(gpus)
     on = gpu_of_layers(layers, question.cluster.memory_bytes[gpus].tolist(), layers + 1)
     plain = regulars.split(Regular.plain(gpus, [on[:-1].count(i) for i in range(len(gpus))], len(regulars.targets)))
     cpu = question.cpu

@@ -13,15 +13,12 @@ import numpy as np
 from placekit_runtimes.exo import RUNTIME as EXO
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
-from placekit_runtimes.llamacpp import arguments, remote_devices
+from placekit_runtimes.llamacpp import RPC_PORT, arguments, remote_devices
 from placekit_runtimes.planning.question import RuntimeName
 from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.steps import Steps
 from placekit_runtimes.planning.strategies import Row
 from placekit_runtimes.vllm import stage_layers
-
-RPC_PORT = 50052
-"""The port of llama.cpp's rpc-server, unless it is told another one."""
 
 
 def lines(row: Row, steps: Steps) -> str:
@@ -79,7 +76,10 @@ def vllm_serve(row: Row, steps: Steps) -> str:
             before.append(f"VLLM_PP_LAYER_PARTITION={','.join(map(str, counts))}")
     if split.streams:
         held = np.bincount(split.home[layout.layer], layout.bytes * (split.held == q.cpu), minlength=q.cluster.size)
-        words += ["--cpu-offload-gb", str(math.ceil(held.max() / 2**30))]
+        words += [
+            "--cpu-offload-gb",
+            str(math.floor(100 * held.max() / 2**30) / 100),
+        ]  # vLLM stops at the first tensor beyond it
     words += ["--kv-cache-dtype", "fp8"] if o.cache == "fp8" else []
     return " ".join([*before, shlex.join(words)])
 

@@ -171,6 +171,15 @@ def plan(
 
     Raises PlacekitError with a hint on what to do. If nothing fits, `best` raises, and `rows` say what is missing.
     """
+    found = strategies(model, machine, registry, **options)
+    question = list(found.values())[-1].question
+    return Plan(model, question, found, [row for own in found.values() for row in own.rows()])
+
+
+def strategies(
+    model: str, machine: str | Path | Cluster = "auto", registry: Registry | None = None, **options: Any
+) -> dict[RuntimeName, Strategies]:
+    """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`."""
     registry = registry or installed()
     o = _checked(options)
     checkpoint = find(model, o.weights)
@@ -183,7 +192,7 @@ def plan(
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"planned are {titles}")
     cluster = _machine(machine, registry)
-    found, rows = {}, []
+    found: dict[RuntimeName, Strategies] = {}
     boxes = len(set(cluster.launchers.host.tolist()))
     for runtime in [o.runtime] if o.runtime else runtimes:
         if runtime == "accelerate" and boxes > 1 and len(runtimes) > 1:
@@ -192,8 +201,7 @@ def plan(
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
         question = Question(checkpoint, cluster, o, f"{checkpoint.name} {own}", name)
         found[runtime] = Strategies(question, runtime, registry)
-        rows += list(found[runtime].rows())
-    return Plan(model, question, found, rows)
+    return found
 
 
 def _checked(options: Mapping[str, Any]) -> PlanOptions:

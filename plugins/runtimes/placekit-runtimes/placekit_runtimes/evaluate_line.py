@@ -1,0 +1,108 @@
+"""`placekit evaluate "llama-server ..." MACHINE`: what a command line of llama.cpp or vLLM costs, and what would be better."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from placekit_core import ConfigError, PlacementError, Registry, units
+from placekit_core.cli.console import wrapped
+from placekit_core.cli.parser import Parser
+from placekit_runtimes.planning.command import show
+from placekit_runtimes.planning.plan import Plan, strategies
+from placekit_runtimes.planning.question import PlanOptions
+from placekit_runtimes.planning.read_lines import Line, read
+from placekit_runtimes.planning.read_splits import split_of
+from placekit_runtimes.planning.regular import SIMPLER
+from placekit_runtimes.planning.strategies import RUNNERS, Row, Strategies
+
+
+def main(argv: list[str], registry: Registry) -> int:
+    """Print what a command line costs beside a plan. Raises PlacementError, with devices and bytes, if it does not fit."""
+    own = "\n".join(f"  {name:10} {field.description}" for name, field in PlanOptions.model_fields.items())
+    parser = Parser(
+        "evaluate", "What a command line of llama.cpp or vLLM costs, and what would be better.", options="OPTION=VALUE",
+        epilog=f"options:\n  model      the model, instead of the one in the command line\n{own}",
+    )  # fmt: skip
+    parser.add_argument("line", metavar="COMMAND", help="in quotes: 'llama-server ...' or 'vllm serve ...'")
+    parser.add_argument("machine", metavar="MACHINE", nargs="?", default="auto",
+        help="as for `placekit plan`; auto: this computer")  # fmt: skip
+    arguments = parser.read(argv)
+    words = [arguments.machine, *arguments.options]
+    machines = [word for word in words if "=" not in word and word != "auto"] or ["auto"]
+    if len(machines) > 1:
+        raise ConfigError(f"{machines[1]!r} is one word too many", "put the command line and the machine in quotes")
+    options = dict(word.partition("=")[::2] for word in words if "=" in word)
+    line = read(arguments.line)
+    found = evaluate(line, machines[0], registry, options)
+    for note in line.notes:
+        print(wrapped(f"note: {note}"), file=sys.stderr)
+    yours = found.rows[0]
+    show(found, compared(found, yours) if yours.works else "")
+    if not yours.works:
+        raise PlacementError(
+            f"your command line does not fit: {_lacking(found, yours)}",
+            "use one of the lines above"
+            if any(row.best for row in found.rows)
+            else "use a smaller format, or less context",
+        )
+    return 0
+
+
+def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str, Any]) -> Plan:
+    """A plan whose first row is the command line's, without other rows that equal it. Raises PlacekitError."""
+    given = dict(options)
+    weights = given.pop("weights", None)
+    model = given.pop("model", None)
+    model, weights = (model, weights) if model else line.model(weights)
+    own = line.options()
+    if "context" not in own and "context" not in given:
+        context = PlanOptions.model_fields["context"].default
+        line.notes.append(f"no context is given: evaluated with context={context}")
+    searches = strategies(model, machine, registry, **own | given | ({"weights": weights} if weights else {}))
+    if line.runtime not in searches:
+        titles = ", ".join(RUNNERS[r].title for r in searches)
+        raise ConfigError(f"{RUNNERS[line.runtime].title} does not run {model} in this format", f"{titles} would")
+    yours = _row(line, searches[line.runtime])
+    rows = [row for search in searches.values() for row in search.rows() if row.best or not _equal(row, yours)]
+    return Plan(model, searches[line.runtime].question, searches, [yours, *rows])
+
+
+def _equal(row: Row, other: Row) -> bool:
+    if row.runtime != other.runtime or row.split is None or other.split is None:
+        return False
+    return row.split.key == other.split.key
+
+
+def _row(line: Line, search: Strategies) -> Row:
+    """The row of a command line; vLLM uses no more than its share of the memory."""
+    row = search.row("yours", split_of(line, search))
+    share = line.number("--gpu-memory-utilization", float)
+    if share is None or row.memory is None:
+        return row
+    q, memory = search.question, row.memory
+    limit = np.full(q.cluster.size, np.inf)
+    for d in q.gpus:
+        limit[d] = share * q.cluster.kinds[q.cluster.device_kind[d]].memory_bytes
+    memory = replace(memory, free=np.minimum(memory.free, limit - memory.used))
+    error = f"lacks {units.mebibytes(memory.lacking)}" if memory.lacking else ""
+    return replace(row, memory=memory, error=error)
+
+
+def compared(plan: Plan, yours: Row) -> str:
+    """How much better the best is, in a sentence."""
+    own, best = plan.answer_s(yours), plan.answer_s(plan.best)
+    if own <= best * (1 + SIMPLER):
+        return f"yours is as good as the recommended split: {own:.1f} s for an answer"
+    faster = f"{own / best:.1f} times as fast as" if own > 1.2 * best else f"{own / best - 1:.0%} faster than"
+    return f"the recommended split is {faster} yours: {best:.1f} s instead of {own:.1f} s for an answer"
+
+
+def _lacking(plan: Plan, row: Row) -> str:
+    assert row.memory is not None
+    names, free = plan.question.cluster.device_names, row.memory.free
+    return ", ".join(f"{names[d]} lacks {units.mebibytes(-free[d])}" for d in np.flatnonzero(free < 0).tolist())
