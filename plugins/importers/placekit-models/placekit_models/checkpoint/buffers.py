@@ -67,7 +67,7 @@ class _Values:
             if taken >= 0:
                 at[i], at[taken] = at[taken], -1
             else:
-                hole = min((b for b in free[:-1] if b[1] >= size), key=lambda b: b[1], default=free[-1])
+                hole = min((b for b in free[:-1] if b[1] >= size), key=lambda b: (b[1], -b[0]), default=free[-1])
                 at[i], most = hole[0], max(most, hole[0] + size)
                 free[free.index(hole)] = (hole[0] + size, hole[1] - size)
             for value in reads:
@@ -117,21 +117,21 @@ class _Graph(_Values):
             return self.row(self.hidden, self.row(width, self.row(width, out)))
         gate = -1
         if "attn_qkv" in t:
-            fused = self.row(t["attn_qkv"].shape[1], n)
-            kv = (t["attn_qkv"].shape[1] - width) // 2
-            q, v, k = self.row(width, fused), fused, self.row(kv, fused)
-        else:
+            v = self.row(t["attn_qkv"].shape[1], n)
+            q, k = self.row(width, v), self.row((t["attn_qkv"].shape[1] - width) // 2, v)
+        else:  # after the product another form of it is read, whose block cannot be taken over
             q = self.row(t["attn_q"].shape[1], n)
-            if t["attn_q"].shape[1] == 2 * width:
-                gate, q = q, self.row(width, q)
-            v, k = (self.row(t[key].shape[1], n) for key in ("attn_v" if "attn_v" in t else "attn_k", "attn_k"))
+            gate = q if t["attn_q"].shape[1] > width else -1
+            q = self.row(width, q)
+            v = self.row(t["attn_v" if "attn_v" in t else "attn_k"].shape[1], n)
+            k = self.row(t["attn_k"].shape[1], self.row(t["attn_k"].shape[1], n))
         self.add(0, k)
         self.add(0, v)
         out = self.row(width, self.scores(q, heads, mask[1]), *read)
         if not self.flash:
             out = self.row(width, out)
         if gate >= 0:
-            out = self.row(width, out, self.row(width, gate), over=True)
+            out = self.row(width, out, self.row(width, gate))
         return self.row(self.hidden, out)
 
     def scores(self, q: int, heads: int, cells: int) -> int:
@@ -150,11 +150,11 @@ class _Graph(_Values):
             q, k = (self.row(out, self.row((channels - out) // 2, conv)) for _ in range(2))
             y = self.add(out * self.tokens * F32 + state, q, k, conv, kept)
             y = self.row(out, y)
-            y = self.row(out, y, self.row(out, n), over=True)
+            y = self.row(out, y, self.row(out, self.row(out, n)), over=True)
         else:
             y = self.add(out * self.tokens * F32 + state, conv, *([self.row(out, n)] if "ssm_x" in t else []))
             z = self.row(out, first)
-            y = self.row(out, z, self.row(out, conv, y))
+            y = self.row(out, self.row(out, z, self.row(out, conv, y)))
         return self.row(self.hidden, y)
 
     def network(self, n: int, t: dict[str, Tensor], end: str, over: int = -1) -> int:
@@ -176,7 +176,9 @@ class _Graph(_Values):
         if len(values) > 1 or t[first[0] + end].shape[1] > width:
             values = [self.row(width * times, *values)]
         down = product(self.hidden, *values)
-        return self.row(self.hidden, down, *weights) if times > 1 else down
+        if weights:
+            down = self.row(self.hidden * times, down, *weights, over=True)
+        return self.row(self.hidden, down) if times > 1 else down
 
     def layer(self, x: int, t: dict[str, Tensor], mask: tuple[int, int] | None, outputs: int = 0) -> int:
         """A layer; with `outputs`, only so many tokens go on after its attention."""
@@ -228,6 +230,8 @@ def buffers(
         for i, t in enumerate(by_layer)
     )
 
+    # places in the cache: of tokens, and without the fused kernel of numbers, because values are stored transposed
+    indices = 8 * tokens * (1 if flash else max((t["attn_v"].shape[1] for t in by_layer if "attn_v" in t), default=1))
     vocabulary = next(t.shape[1] for t in c.tensors if t.key == "token_embd")
     kinds: dict[object, list[int]] = {}
     for i, t in enumerate(by_layer):
@@ -243,18 +247,19 @@ def buffers(
         g.inputs = (g.add(4 * tokens), )
         masks = {}
         for size in dict.fromkeys(window):
-            g.inputs += (g.add(8 * tokens), g.add(8 * tokens))
+            g.inputs += (g.add(8 * tokens), g.add(indices))
             masks[size] = (g.add(size * tokens // 1 * (2 if flash else F32)), size)
-        kept = g.row(g.hidden, *embedded) if begins else x  # nothing reads the view of it that pictures are written to
+        # nothing reads the view of it into which pictures are written, and it stays
+        kept = [g.row(g.hidden, *embedded)] if begins else []
         for i in numbers:
             x = g.layer(x, by_layer[i], masks[window[i]])
         if ends:
             x = g.layer(x, by_layer[-1], masks[window[-1]], outputs)
             x = g.add(vocabulary * outputs * F32, x)
-        g.add(0, x, kept)
+        g.add(0, x, *kept)
         return g.peak()
 
-    inputs = sum(size * tokens * (2 if flash else F32) for size in dict.fromkeys(window))
+    inputs = sum(size * tokens * (2 if flash else F32) + indices for size in dict.fromkeys(window))
     hidden = c.tensors[0].shape[0]
     return Buffers(
         cache, peak(begins=True, ends=False), peak(begins=False, ends=False), peak(begins=False, ends=True),
