@@ -1,27 +1,25 @@
 """What llama.cpp allocates besides the weights: caches, and buffers for the values of a micro-batch.
 
 Before it runs, llama.cpp builds the graph of a full micro-batch at the full context (`llama_context::sched_reserve` in
-src/llama-context.cpp) and lets ggml assign addresses to the values (ggml/src/ggml-alloc.c): a value gets the smallest free block
-that holds it, or takes over the block of an operand that nothing else reads; its block is free after its last reader. This module
-does the same with the values that take room, in the order of llama.cpp's graphs (src/models/*.cpp) of October 2026.
-
-CUDA allocates more while it runs: 300 to 500 MiB for itself, and room for weights that it converts.
+src/llama-context.cpp) and reserves room for its values. `buffers` does the same with the values that take room, in the order of
+llama.cpp's graphs (src/models/*.cpp, src/llama-graph.cpp) of October 2026. Not in it: 300 to 500 MiB that CUDA takes for itself,
+and its room for weights that it converts while it runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
+from placekit_models.checkpoint.values import Values
 from placekit_models.shape import Checkpoint, Tensor
 
 CELLS = 256
 """Caches have room for a multiple of so many tokens (`llama_context`, `llama_kv_cache_iswa`)."""
-ALIGNMENT = 128
-"""Addresses on CUDA devices are multiples of it, in bytes."""
-EMBEDDINGS = 4
-"""Values in host memory as wide as the model, for words and for pictures (`llm_graph_context::build_inp_embd`)."""
+EMBEDDINGS = 2
+"""Values in host memory as wide as the model, and as many more inputs: for words and for pictures (`build_inp_embd`)."""
 F32 = 4
+KERNEL = 4
+"""Steps of the convolution in a recurrence."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Buffers:
 
     Attributes:
         cache: [layers] the cache or the state of each layer, for all users.
-        first, layers, output: values on the device of the first layer, on one in the middle, and on the last one.
+        first, layers, output: values on the device of the first layer, on one in the middle, on the one of the output.
         only: values on the only device.
         host: values in host memory if devices have all layers.
         cpu: values without any device.
@@ -45,81 +43,42 @@ class Buffers:
     cpu: int
 
 
-class _Values:
-    """Values of a graph in the order in which they are computed: bytes, what they read, whether they may take over a block."""
+@dataclass
+class _Graph(Values):
+    """The values of layers for `tokens` tokens of `users` sequences; see `buffers`."""
 
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, tuple[int, ...], bool]] = []
+    checkpoint: Checkpoint
+    hidden: int
+    tokens: int
+    users: int
+    flash: bool
+    streamed: int
+    copies: int
 
-    def add(self, bytes_: float, *reads: int, over: bool = False) -> int:
-        """A value; returns its number."""
-        self.steps.append((-(-int(bytes_) // ALIGNMENT) * ALIGNMENT, reads, over))
-        return len(self.steps) - 1
-
-    def peak(self) -> int:
-        """Bytes of the blocks and of the gaps between them (`ggml_gallocr_allocate_node`, `ggml_dyn_tallocr_alloc`)."""
-        readers = [0] * len(self.steps)
-        for value in (value for _, reads, _ in self.steps for value in reads):
-            readers[value] += 1
-        free, most, at = [(0, 2**62)], 0, [-1] * len(self.steps)
-        for i, (size, reads, over) in enumerate(self.steps):
-            taken = next((v for v in reads if over and readers[v] == 1 and at[v] >= 0 and self.steps[v][0] == size), -1)
-            if taken >= 0:
-                at[i], at[taken] = at[taken], -1
-            else:
-                hole = min((b for b in free[:-1] if b[1] >= size), key=lambda b: (b[1], -b[0]), default=free[-1])
-                at[i], most = hole[0], max(most, hole[0] + size)
-                free[free.index(hole)] = (hole[0] + size, hole[1] - size)
-            for value in reads:
-                readers[value] -= 1
-                if not readers[value] and at[value] >= 0:
-                    free = _merged([*free, (at[value], self.steps[value][0])])
-        return most
-
-
-def _merged(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Free blocks, each an address and a size, with neighbours joined."""
-    out: list[tuple[int, int]] = []
-    for begin, size in sorted(free):
-        if out and sum(out[-1]) == begin:
-            out[-1] = (out[-1][0], out[-1][1] + size)
-        elif size:
-            out.append((begin, size))
-    return out
-
-
-class _Graph(_Values):
-    """The values of layers for `tokens` tokens of `users` sequences."""
-
-    def __init__(self, c: Checkpoint, tokens: int, users: int, flash: bool, streamed: int) -> None:
+    def __post_init__(self) -> None:
         super().__init__()
-        self.checkpoint, self.tokens, self.users, self.flash, self.streamed = c, tokens, users, flash, streamed
-        self.hidden = c.tensors[0].shape[0]
-        self.inputs: tuple[int, ...] = ()
+        self.kept: list[int] = []
+        self.shared: list[int] = []  # inputs that all layers read
 
     def row(self, width: int, *reads: int, over: bool = False) -> int:
         """A value of `width` numbers per token."""
         return self.add(width * self.tokens * F32, *reads, over=over)
 
-    def attention(self, n: int, t: dict[str, Tensor], mask: tuple[int, int]) -> int:
-        """Attention with its matrices; `mask`: its value and its tokens."""
-        width, heads = t["attn_output"].shape[0], self.checkpoint.heads
-        read = (*self.inputs, mask[0])
+    def input(self, bytes_: int) -> int:
+        """A value from elsewhere. If it has copies, all of them stay."""
+        all_ = [self.add(bytes_) for _ in range(self.copies)]
+        self.kept += all_ if self.copies > 1 else []
+        return all_[0]
+
+    def attention(self, n: int, t: dict[str, Tensor], mask: int, cells: int) -> int:
+        """Attention to `cells` tokens. Queries and keys are rotated in another form, whose block cannot be taken over."""
+        width, gate = t["attn_output"].shape[0], -1
         if "attn_kv_a_mqa" in t:
-            rank, both = t[next(k for k in ("attn_kv_b", "attn_v_b") if k in t)].shape[0], t["attn_kv_a_mqa"].shape[1]
-            q = self.row(t["attn_q_b"].shape[1], self.row(t["attn_q_a"].shape[1], n)) if "attn_q_b" in t else self.row(t["attn_q"].shape[1], n)
-            absorbed = self.row(heads * rank, q)
-            q = self.row(heads * both, absorbed, self.row(heads * (both - rank), q))
-            kv = self.row(both, n)
-            k = self.row(both, self.row(rank, kv), self.row(both - rank, kv))
-            self.add(0, k)
-            out = self.row(heads * rank, self.scores(q, heads, mask[1]), *read)
-            return self.row(self.hidden, self.row(width, self.row(width, out)))
-        gate = -1
+            return self.latent(n, t, mask, cells)
         if "attn_qkv" in t:
             v = self.row(t["attn_qkv"].shape[1], n)
             q, k = self.row(width, v), self.row((t["attn_qkv"].shape[1] - width) // 2, v)
-        else:  # after the product another form of it is read, whose block cannot be taken over
+        else:
             q = self.row(t["attn_q"].shape[1], n)
             gate = q if t["attn_q"].shape[1] > width else -1
             q = self.row(width, q)
@@ -127,147 +86,146 @@ class _Graph(_Values):
             k = self.row(t["attn_k"].shape[1], self.row(t["attn_k"].shape[1], n))
         self.add(0, k)
         self.add(0, v)
-        out = self.row(width, self.scores(q, heads, mask[1]), *read)
-        if not self.flash:
-            out = self.row(width, out)
-        if gate >= 0:
-            out = self.row(width, out, self.row(width, gate))
-        return self.row(self.hidden, out)
+        out = self.row(width, self.scores(q, cells), mask, *self.shared)
+        out = out if self.flash else self.row(width, out)
+        return self.row(self.hidden, out if gate < 0 else self.row(width, out, self.row(width, gate)))
 
-    def scores(self, q: int, heads: int, cells: int) -> int:
+    def latent(self, n: int, t: dict[str, Tensor], mask: int, cells: int) -> int:
+        """Multi-head latent attention, with the projection of keys and values absorbed."""
+        width, heads = t["attn_output"].shape[0], self.checkpoint.heads
+        rank, both = t["attn_kv_b" if "attn_kv_b" in t else "attn_v_b"].shape[0], t["attn_kv_a_mqa"].shape[1]
+        low = self.row(t["attn_q_a"].shape[1], n) if "attn_q_a" in t else n
+        q = self.row(t["attn_q_b" if "attn_q_a" in t else "attn_q"].shape[1], low)
+        absorbed = self.row(heads * rank, q)
+        q = self.row(heads * both, absorbed, self.row(heads * (both - rank), q))
+        kv = self.row(both, n)
+        self.add(0, self.row(both, self.row(rank, kv), self.row(both - rank, kv)))
+        out = self.row(heads * rank, self.scores(q, cells), mask, *self.shared)
+        return self.row(self.hidden, self.row(width, self.row(width, out)))
+
+    def scores(self, q: int, cells: int) -> int:
         """The scores of attention, which one fused kernel does not store."""
-        return q if self.flash else self.row(heads * cells, q)
+        return q if self.flash else self.row(self.checkpoint.heads * cells, q)
 
     def recurrence(self, n: int, t: dict[str, Tensor]) -> int:
-        """A recurrence with its matrices."""
-        c, out = self.checkpoint, t["ssm_out"].shape[0]
-        channels, state = c.convolution // 3, c.state * self.users * F32
-        first = self.row(t["attn_qkv" if "attn_qkv" in t else "ssm_in"].shape[1], n)
-        before = self.add(channels * (self.tokens + 3 * self.users) * F32, first)
-        kept = self.add(state) if "attn_qkv" in t else -1
-        conv = self.row(channels, before)
-        if kept >= 0:
+        """Linear attention (`build_layer_attn_linear`) or a state space (`build_mamba2_layer`)."""
+        c, out, linear = self.checkpoint, t["ssm_out"].shape[0], "attn_qkv" in t
+        channels, state = c.convolution // (KERNEL - 1), c.state * self.users * F32
+        first = self.row(t["attn_qkv" if linear else "ssm_in"].shape[1], n)
+        before = self.add(channels * (self.tokens + (KERNEL - 1) * self.users) * F32, first)
+        if linear:
+            old = self.add(state)
+            conv = self.row(channels, before)
             q, k = (self.row(out, self.row((channels - out) // 2, conv)) for _ in range(2))
-            y = self.add(out * self.tokens * F32 + state, q, k, conv, kept)
-            y = self.row(out, y)
-            y = self.row(out, y, self.row(out, self.row(out, n)), over=True)
-        else:
-            y = self.add(out * self.tokens * F32 + state, conv, *([self.row(out, n)] if "ssm_x" in t else []))
-            z = self.row(out, first)
-            y = self.row(out, self.row(out, z, self.row(out, conv, y)))
-        return self.row(self.hidden, y)
+            y = self.row(out, self.add(out * self.tokens * F32 + state, q, k, conv, old))
+            return self.row(self.hidden, self.row(out, y, self.row(out, self.row(out, n)), over=True))
+        conv = self.row(channels, before)
+        steps = [self.row(out, n)] if "ssm_x" in t else []
+        y = self.add(out * self.tokens * F32 + state, conv, *steps)
+        z = self.row(out, first)
+        return self.row(self.hidden, self.row(out, self.row(out, z, self.row(out, conv, y))))
 
-    def network(self, n: int, t: dict[str, Tensor], end: str, over: int = -1) -> int:
-        """A network, all of whose tokens or, with `end` "_exps", each of whose experts read `n`."""
-        times = self.checkpoint.active if "exps" in end else 1
-        router, weights = [], []
-        if times > 1 or "exps" in end:
-            experts = t[f"ffn_down{end}"].shape[-1]
-            logits = self.row(experts, n)
-            router = [self.row(experts, logits)]
-            weights = [self.row(times, logits, router[0])]
-        def product(width: int, *reads: int) -> int:
-            copy = [self.add(self.streamed)] if self.streamed and "exps" in end else []
-            return self.row(width * times, *reads, *router, *copy)
+    def network(self, n: int, t: dict[str, Tensor], end: str) -> int:
+        """A network (`build_ffn`), or with `end` `_exps` those of all experts (`build_moe_ffn`)."""
+        routed, down, choice, weights = "exps" in end, t[f"ffn_down{end}"], [], []
+        times = self.checkpoint.active if routed else 1
+        if routed:
+            logits = self.row(down.shape[-1], n)
+            choice = [self.row(down.shape[-1], logits)]
+            weights = [self.row(times, logits, *choice)]
+        widths = [t[k + end].shape[1] for k in ("ffn_gate_up", "ffn_gate", "ffn_up") if k + end in t]
+        values = [self.row(width * times, n, *choice, *self.copied(routed)) for width in widths]
+        if sum(widths) > down.shape[0]:  # a gate
+            values = [self.row(down.shape[0] * times, *values)]
+        out = self.row(self.hidden * times, *values, *choice, *self.copied(routed))
+        if not routed:
+            return out
+        return self.row(self.hidden, self.row(self.hidden * times, out, *weights, over=True))
 
-        width = t[f"ffn_down{end}"].shape[0]
-        first = [k for k in ("ffn_gate_up", "ffn_gate", "ffn_up") if k + end in t]
-        values = [product(t[k + end].shape[1], n) for k in first]
-        if len(values) > 1 or t[first[0] + end].shape[1] > width:
-            values = [self.row(width * times, *values)]
-        down = product(self.hidden, *values)
-        if weights:
-            down = self.row(self.hidden * times, down, *weights, over=True)
-        return self.row(self.hidden, down) if times > 1 else down
+    def copied(self, routed: bool) -> list[int]:
+        """The copy of a weight that is in host memory."""
+        return [self.add(self.streamed)] if self.streamed and routed else []
 
-    def layer(self, x: int, t: dict[str, Tensor], mask: tuple[int, int] | None, outputs: int = 0) -> int:
+    def layer(self, x: int, t: dict[str, Tensor], mask: int, cells: int, outputs: int = 0) -> int:
         """A layer; with `outputs`, only so many tokens go on after its attention."""
-        def norm() -> int:
-            return self.row(self.hidden, x, over=True)
-
-        if any(k in t for k in ("attn_output", "ssm_out")):
-            n = norm()
-            ends = []
-            if "ssm_out" in t:
-                ends.append(self.recurrence(n, t))
-            if "attn_output" in t and mask:
-                ends.append(self.attention(n, t, mask))
+        if "attn_output" in t or "ssm_out" in t:
+            n = self.row(self.hidden, x, over=True)
+            ends = [self.recurrence(n, t)] if "ssm_out" in t else []
+            ends += [self.attention(n, t, mask, cells)] if "attn_output" in t else []
             if outputs:
                 self.tokens = outputs
                 ends, x = [self.row(self.hidden, *ends)], self.row(self.hidden, x)
             x = self.row(self.hidden, *ends, x, over=True)
-        ends_of = [k.removeprefix("ffn_down") for k in t if k.startswith("ffn_down") and t[k].matrix]
-        if ends_of:
-            n = norm()
-            x = self.row(self.hidden, *(self.network(n, t, end) for end in sorted(ends_of)), x, over=True)
+        networks = sorted(k.removeprefix("ffn_down") for k in t if k.startswith("ffn_down") and t[k].matrix)
+        if networks:
+            n = self.row(self.hidden, x, over=True)
+            x = self.row(self.hidden, *(self.network(n, t, end) for end in networks), x, over=True)
         return x
 
 
 def buffers(
     checkpoint: Checkpoint, *, context: int, users: int = 1, ubatch: int = 512, cache_bits: float = 16.0, flash: bool = True,
-    outputs: int | None = None, streamed: int = 0,
+    outputs: int | None = None, streamed: int = 0, copies: int = 1,
 ) -> Buffers:  # fmt: skip
     """What llama.cpp allocates besides the weights.
 
     Args:
-        context: tokens of each user.
-        outputs: tokens of a micro-batch with an output: one per user (null) in llama-server since June 2026 (pull request
-            23861), before that all.
-        streamed: bytes of the largest weight in host memory with which a device computes prompts: it gets a copy.
+        context: tokens of each user: `llama-server -np USERS -c TOKENS`, with users * context tokens.
+        outputs: tokens of a micro-batch that have an output; null: one per user, as in llama-server since June 2026 (pull
+            request 23861). Before, all tokens had one.
+        streamed: bytes of the largest tensor of experts in host memory, of which a device gets a copy to compute prompts.
+        copies: of inputs: 4 if several GPUs have all layers and no tensor is placed by `-ot` or `--n-cpu-moe`
+            (`pipeline_parallel` in `llama_context`, `GGML_SCHED_MAX_COPIES`).
     """
     c = checkpoint
-    by_layer: list[dict[str, Tensor]] = [{} for _ in range(c.layers)]
+    layers: list[dict[str, Tensor]] = [{} for _ in range(c.layers)]
     for tensor in c.tensors:
         if tensor.layer >= 0:
-            by_layer[tensor.layer][tensor.key] = tensor
+            layers[tensor.layer][tensor.key] = tensor
+    hidden, vocabulary = next(t.shape for t in c.tensors if t.key == "token_embd")
     cells = -(-context // CELLS) * CELLS
-    tokens = min(ubatch, cells * users)
-    outputs = users if outputs is None else outputs
-    window = [min(cells, -(-(c.window(i) + tokens) // CELLS) * CELLS) if c.window(i) else cells for i in range(c.layers)]
-    cache = tuple(
-        round(_cached(t) * window[i] * users * cache_bits / 8)
-        + ((c.state + c.convolution) * F32 * users if "ssm_out" in t else 0)
-        for i, t in enumerate(by_layer)
+    tokens, outputs = min(ubatch, cells * users), users if outputs is None else outputs
+    seen = [min(cells, -(-(c.window(i) + tokens) // CELLS) * CELLS) if c.window(i) else cells for i in range(c.layers)]
+    state = (c.state + c.convolution) * F32
+    cache = (
+        users * (round(cached(t) * n * cache_bits / 8) + ("ssm_out" in t) * state)
+        for t, n in zip(layers, seen, strict=True)
     )
-
-    # places in the cache: of tokens, and without the fused kernel of numbers, because values are stored transposed
-    indices = 8 * tokens * (1 if flash else max((t["attn_v"].shape[1] for t in by_layer if "attn_v" in t), default=1))
-    vocabulary = next(t.shape[1] for t in c.tensors if t.key == "token_embd")
+    # places in the cache: of tokens or, without the fused kernel, of numbers, because values are then stored transposed
+    wide = 1 if flash else max((t["attn_v"].shape[1] for t in layers if "attn_v" in t), default=1)
+    masks = {n: n * tokens * (2 if flash else F32) for n in seen}
     kinds: dict[object, list[int]] = {}
-    for i, t in enumerate(by_layer):
-        kinds.setdefault((window[i], *((k, v.shape) for k, v in t.items())), []).append(i)
-    numbers = sorted(i for same in kinds.values() for i in same[:2])
+    for i, t in enumerate(layers):
+        kinds.setdefault((seen[i], *((k, v.shape) for k, v in t.items())), []).append(i)
+    two = sorted(i for same in kinds.values() for i in same[:2])  # of each kind: more take no more room
 
-    def peak(*, begins: bool, ends: bool, host: bool = False) -> int:
-        g = _Graph(c, tokens, users, flash, streamed)
-        embedded = []
-        if begins:
-            embedded = [g.row(g.hidden), g.row(g.hidden), g.add(8 * tokens)]
-        x = g.row(g.hidden, *([g.row(g.hidden)] if host else []))
-        g.inputs = (g.add(4 * tokens), )
-        masks = {}
-        for size in dict.fromkeys(window):
-            g.inputs += (g.add(8 * tokens), g.add(indices))
-            masks[size] = (g.add(size * tokens // 1 * (2 if flash else F32)), size)
-        # nothing reads the view of it into which pictures are written, and it stays
-        kept = [g.row(g.hidden, *embedded)] if begins else []
-        for i in numbers:
-            x = g.layer(x, by_layer[i], masks[window[i]])
+    def peak(*, begins: bool = False, ends: bool = False, cpu: bool = False) -> int:
+        g = _Graph(c, hidden, tokens, users, flash, streamed, copies)
+        pictures = [g.input(4 * hidden * tokens), g.input(4 * hidden * tokens), g.input(8 * tokens)] if begins else []
+        x = g.row(hidden, g.row(hidden)) if cpu else g.input(4 * hidden * tokens)
+        g.shared = [g.input(4 * tokens)]
+        mask = {}
+        for n, size in masks.items():
+            g.shared += [g.input(8 * tokens), g.input(8 * tokens * wide)]
+            mask[n] = g.input(size)
+        # pictures are written to a view, which nothing reads; its block is never free again
+        g.kept += [g.row(hidden, *pictures)] if begins else []
+        for i in two:
+            x = g.layer(x, layers[i], mask[seen[i]], seen[i])
         if ends:
-            x = g.layer(x, by_layer[-1], masks[window[-1]], outputs)
-            x = g.add(vocabulary * outputs * F32, x)
-        g.add(0, x, *kept)
+            x = g.add(vocabulary * outputs * F32, g.layer(x, layers[-1], mask[seen[-1]], seen[-1], outputs))
+        g.add(0, x, *g.kept)
         return g.peak()
 
-    inputs = sum(size * tokens * (2 if flash else F32) + indices for size in dict.fromkeys(window))
-    hidden = c.tensors[0].shape[0]
+    inputs = sum(masks.values()) + 8 * tokens * (1 + wide) * len(masks) + 20 * tokens
+    host = copies * (inputs + EMBEDDINGS * hidden * tokens * F32) + EMBEDDINGS * hidden * tokens * F32
     return Buffers(
-        cache, peak(begins=True, ends=False), peak(begins=False, ends=False), peak(begins=False, ends=True),
-        peak(begins=True, ends=True), inputs + EMBEDDINGS * hidden * tokens * F32 + 40 * tokens, peak(begins=True, ends=True, host=True),
+        tuple(cache), peak(begins=True), peak(), peak(ends=True), peak(begins=True, ends=True), host,
+        peak(begins=True, ends=True, cpu=True),
     )  # fmt: skip
 
 
-def _cached(t: dict[str, Tensor]) -> int:
+def cached(t: dict[str, Tensor]) -> int:
     """Numbers that a layer caches for a token."""
     if "attn_output" not in t:
         return 0
