@@ -34,7 +34,7 @@ FAMILIES: dict[str, Shape] = {
         4, 256, 8, 2, 2048, head=32, ffn=768, pattern="llal", ssm=Ssm(512, 64, 1, 16), architecture="granitehybrid",
     ),
     "tied": Shape(4, 256, 8, 4, 4096, ffn=768, head=64, tied=True, architecture="qwen3"),
-    "draft": Shape(2, 256, 4, 2, 4096, ffn=512, head=64, tied=True, architecture="qwen3"),
+    "draft": Shape(4, 256, 4, 2, 4096, ffn=512, head=64, tied=True, architecture="qwen3"),
 }  # fmt: skip
 """Small models: few layers, and widths in the proportions of published models."""
 

@@ -186,6 +186,7 @@ def buffers(
     cells = -(-context // CELLS) * CELLS
     tokens, outputs = min(ubatch, cells * users), users if outputs is None else outputs
     seen = [min(cells, -(-(c.window(i) + tokens) // CELLS) * CELLS) if c.window(i) else cells for i in range(c.layers)]
+    tokens = -(-tokens // users) * users  # `graph_reserve`
     state = (c.state + c.convolution) * F32
     cache = (
         users * (round(cached(t) * n * cache_bits / 8) + ("ssm_out" in t) * state)
@@ -210,7 +211,7 @@ def buffers(
             mask[n] = g.input(size)
         # pictures are written to a view, which nothing reads; its block is never free again
         g.kept += [g.row(hidden, *pictures)] if begins else []
-        for i in two:
+        for i in two[: -1 if ends and two[-1] == c.layers - 1 else None]:
             x = g.layer(x, layers[i], mask[seen[i]], seen[i])
         if ends:
             x = g.add(vocabulary * outputs * F32, g.layer(x, layers[-1], mask[seen[-1]], seen[-1], outputs))
