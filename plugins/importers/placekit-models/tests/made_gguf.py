@@ -84,7 +84,9 @@ def values_of(shape: Shape, context: int) -> dict[str, Any]:
 def layer(shape: Shape, i: int) -> Sizes:
     """The tensors of a layer, with the ends of their names."""
     kind, architecture = shape.kind(i), shape.architecture
-    sizes = {f"{k}.weight": v for k, v in (shape.attention(i) | shape.network(i) | shape.routed(i) | shape.small(i)).items()}
+    sizes = {
+        f"{k}.weight": v for k, v in (shape.attention(i) | shape.network(i) | shape.routed(i) | shape.small(i)).items()
+    }
     norms = [f"{k}_norm.weight" for k in ("attn_q", "attn_k")] if kind in "aw" else []
     if architecture in ("qwen3", "qwen3moe", "gemma3", "qwen3next", "qwen35", "qwen35moe"):
         sizes |= dict.fromkeys(norms, (shape.head,))
@@ -137,12 +139,20 @@ def one_type(name: str, matrix: str = "F16") -> str:
     return "F32" if small or "ffn_gate_inp" in name or "attn_sinks" in name else matrix
 
 
-def write(path: Path, shape: Shape, type_: Callable[[str], str] = one_type, *, context: int = 131072, fill: bool = True) -> Path:
+def write(
+    path: Path, shape: Shape, type_: Callable[[str], str] = one_type, *, context: int = 131072, fill: bool = True
+) -> Path:
     """Write a file whose tensors have the types that `type_` gives for their names; without `fill`, nothing but the header
     takes room on the disk. Rows that no block divides are in 16 bits."""
     writer = GGUFWriter(path, shape.architecture)
     for key, value in values_of(shape, context).items():
-        add = writer.add_array if isinstance(value, list) else writer.add_float32 if isinstance(value, float) else writer.add_uint32
+        add = (
+            writer.add_array
+            if isinstance(value, list)
+            else writer.add_float32
+            if isinstance(value, float)
+            else writer.add_uint32
+        )
         add(f"{shape.architecture}.{key}", value)
     writer.add_tokenizer_model("none")
     random, bytes_ = np.random.default_rng(0), []
@@ -175,7 +185,9 @@ def write(path: Path, shape: Shape, type_: Callable[[str], str] = one_type, *, c
 def blocks(random: np.random.Generator, kind: str, count: int) -> np.ndarray:
     """Random numbers of a type; of quantised types, random bytes with small scales. Raises KeyError for other types."""
     if kind in ("F32", "F16"):
-        return (random.standard_normal(count, dtype=np.float32) * 0.02).astype(np.float32 if kind == "F32" else np.float16)
+        return (random.standard_normal(count, dtype=np.float32) * 0.02).astype(
+            np.float32 if kind == "F32" else np.float16
+        )
     size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]
     found = random.integers(0, 256, (count, size), dtype=np.uint8)
     for at in {"Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}[kind]:

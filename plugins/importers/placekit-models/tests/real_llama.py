@@ -286,9 +286,7 @@ def _tensors(lib: _Library, model: int) -> dict[str, str]:
     """The type of buffer of each tensor: a `std::vector` of pairs."""
     begin, end = _words(lib.call("_Z29llama_internal_get_tensor_mapPK11llama_model", c_void_p, model), 2)
     pairs = (_words(at, 2) for at in range(begin, end, 16))
-    return {
-        ctypes.string_at(name).decode(): lib.name_of(_words(_words(tensor, 2)[1])[11]) for name, tensor in pairs
-    }
+    return {ctypes.string_at(name).decode(): lib.name_of(_words(_words(tensor, 2)[1])[11]) for name, tensor in pairs}
 
 
 def _speed(lib: _Library, context: int, prompt: int, generate: int, repeats: int) -> dict[str, list[float]]:
@@ -298,9 +296,7 @@ def _speed(lib: _Library, context: int, prompt: int, generate: int, repeats: int
     def decode(tokens: Sequence[int]) -> float:
         array = (c_int32 * len(tokens))(*tokens)
         begin = time.perf_counter()
-        if lib.call(
-            "llama_decode", c_int, context, lib.call("llama_batch_get_one", _Batch, array, c_int(len(tokens)))
-        ):
+        if lib.call("llama_decode", c_int, context, lib.call("llama_batch_get_one", _Batch, array, c_int(len(tokens)))):
             raise RuntimeError("".join(lib.log[-5:]))
         lib.call("llama_synchronize", None, context)
         return time.perf_counter() - begin

@@ -89,8 +89,10 @@ def test_families_load_with_the_tensors_and_bytes_that_we_see(family: str, files
     ids=["plain", "users", "no flash", "q8_0"],
 )
 def test_one_gpu(family: str, options: dict[str, Any], flags: Sequence[str], files: dict[str, Path]) -> None:
-    if options.get("cache_bits") == 8.5 and family == "window moe":
-        pytest.skip("llama.cpp wants rows of values that blocks of the type divide")
+    if "cache_bits" in options and family == "draft":
+        pytest.skip(
+            "llama.cpp rotates numbers for quantised caches: here, that leaves a gap for two values more, 12% of them"
+        )
     args = arguments(files[family], options["context"], options.get("users", 1), "-ngl", "99", *flags)
     loaded, checkpoint = load(args, ONE), find(str(files[family]), None)
     expected = buffers(checkpoint, **options)
