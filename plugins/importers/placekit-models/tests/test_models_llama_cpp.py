@@ -153,11 +153,8 @@ def test_real_widths(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_parser_of_llama_server() -> None:
-    found = parse_llama_server(
-        ["-m", "x.gguf", "--device", "CUDA0,CUDA1", "-ngl", "20", "-ts", "3,1", "-ctk", "q8_0", "-fa", "on", "--n-cpu-moe", "1"]
-        + ["-ot", r"blk\.(2|3)\.ffn_.*_exps=CUDA1,output=CPU"],
-        TWO,
-    )  # fmt: skip
+    line = "-m x.gguf --device CUDA0,CUDA1 -ngl 20 -ts 3,1 -ctk q8_0 -fa on --n-cpu-moe 1"
+    found = parse_llama_server([*line.split(), "-ot", r"blk\.(2|3)\.ffn_.*_exps=CUDA1,output=CPU"], TWO)
     assert (found["n_gpu_layers"], found["tensor_split"], found["cache_type_k"]) == (20, [3.0, 1.0], "q8_0")
     moe = [r"blk\.0\.ffn_(up|down|gate|gate_up)_(ch|)exps", "CPU"]
     assert found["overrides"] == [moe, [r"blk\.(2|3)\.ffn_.*_exps", "CUDA1"], ["output", "CPU"]]
