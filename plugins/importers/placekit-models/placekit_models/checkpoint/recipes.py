@@ -96,7 +96,9 @@ def stored(checkpoint: Checkpoint, weights: str) -> Checkpoint:
         return replace(checkpoint, tensors=tuple(_as_type(t, choose(t)) for t in checkpoint.tensors))
     if name in PACKED:
         return replace(checkpoint, tensors=tuple(_packed(t, name) for t in checkpoint.tensors))
-    if name.startswith("ud_") or name.endswith("_xl"):
+    if name.startswith("ud_") or name.endswith(
+        "_xl"
+    ):  # bits of Qwen3.5-397B-A17B and Qwen3.5-0.8B (ggml-org/Llama-macOS)
         raise ImporterError(
             f"weights={weights!r:.40} is a mix that differs from model to model: UD-Q4_K_XL takes 4.4 to 5.9 bits a number",
             "give the GGUF file, of which the first megabytes are enough",
