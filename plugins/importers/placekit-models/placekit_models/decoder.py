@@ -376,10 +376,11 @@ class _Program:
 
     def recur(self, p: _Pass, layer: _Layer, reads: list[int], width: int, n: float) -> int:
         """A recurrence: it reads and writes its state, in float32; `n` launches."""
-        rows, state = p.tokens * self.use.batch, self.checkpoint.state
+        rows, state = p.tokens * self.use.batch, self.checkpoint.state if layer.recurrent else 0
         traffic = 2 * width * rows * ACTIVATION * 3 + 2 * state * ACTIVATION * self.use.batch
+        own = [layer.caches["state"]] if layer.recurrent else []  # none of unknown matrices with such names
         return self.kernel(
-            p, f"{layer.name}ssm", "other", [*reads, layer.caches["state"]], width=width, flops=6.0 * rows * state,
+            p, f"{layer.name}ssm", "other", [*reads, *own], width=width, flops=6.0 * rows * state,
             traffic=traffic, n=n, module=_around(layer, *RECURRENT),
         )  # fmt: skip
 
