@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from placekit_core import Problem
+from placekit_scheduling.bounds.chain import ChainProgram, best_prices
 from placekit_scheduling.bounds.channels import busiest_channel
 from placekit_scheduling.bounds.kinds import Floats
 from placekit_scheduling.bounds.labels import raise_levels
@@ -60,6 +61,7 @@ def all_bounds(problem: Problem) -> dict[str, float]:
         "tree": tree_bound(relaxation),
         "window": window_bound(relaxation),
         "channel": channel_bound(relaxation),
+        "chain": chain_bound(relaxation),
     }
     return {**found, "forced": forced_bound(relaxation, max(found.values()))}
 
@@ -251,6 +253,17 @@ def channel_bound(relaxation: Relaxation) -> float:
     """
     head, tail = relaxation.raised
     return busiest_channel(relaxation, np.isfinite(relaxation.seconds), head, tail)
+
+
+def chain_bound(relaxation: Relaxation) -> float:
+    """TODO"""
+    room = relaxation.memory * relaxation.devices
+    fastest = relaxation.seconds[relaxation.kernels].sum(axis=0).argmin()
+    if not len(relaxation.kernels) or room[fastest] >= relaxation.persistent_bytes.sum():
+        return 0.0
+    program = ChainProgram.of(relaxation)
+    prices = best_prices(program)
+    return 0.0 if prices is None else program.bound_s(prices)
 
 
 def forced_bound(relaxation: Relaxation, least_s: float) -> float:
