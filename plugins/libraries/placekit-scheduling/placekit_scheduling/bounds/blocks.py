@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placekit_scheduling.bounds.kinds import Flags, Floats, Ints
+from placekit_scheduling.bounds.kinds import Flags, Ints
 from placekit_scheduling.bounds.relaxation import Relaxation
 from placekit_scheduling.list_scheduling.levels import b_level
 
@@ -16,6 +16,11 @@ WIDEST = 32  # operations beside more kernels of the path are left out: they wou
 @dataclass(frozen=True)
 class Blocks:
     """Operations of consecutive blocks: all of a block end before any of the next one starts.
+
+    A kernel v that is not on the path is *beside* its operations between the last one that v waits for and the first one that
+    waits for v. An operation of the path without kernels beside it is a block. All others in a row are a block, together with
+    the kernels beside them. So of two blocks in a row, one is a single operation of the path: all operations of the blocks
+    before end before it starts, and all of the blocks after start after it ends.
 
     Attributes:
         op: [o] operations.
@@ -29,13 +34,13 @@ class Blocks:
 
     @classmethod
     def of(cls, relaxation: Relaxation) -> Blocks:
-        """Blocks around a longest path by the least seconds: what is parallel to a part of the path is in its block."""
+        """The blocks around a longest path by the least seconds."""
         graph = relaxation.problem.graph
         path = _longest_path(relaxation)
         last, first = _neighbours(relaxation, path)
         on_path = np.zeros(graph.n, np.bool_)
         on_path[path] = True
-        begin, end = np.where(on_path, last, last + 1), np.where(on_path, last, first - 1)  # what it may be parallel to
+        begin, end = np.where(on_path, last, last + 1), np.where(on_path, last, first - 1)
         op = np.flatnonzero(graph.kernel & (begin <= end) & (end - begin < WIDEST))
         beside = op[~on_path[op]]
         change = np.zeros(len(path) + 1, np.int64)
@@ -78,4 +83,3 @@ def _neighbours(relaxation: Relaxation, path: Ints) -> tuple[Ints, Ints]:
             found[v] = better(found[v], found[u])
         values[:] = found
     return last, first
-

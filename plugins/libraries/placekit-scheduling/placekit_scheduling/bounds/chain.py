@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from placekit_scheduling.bounds.relaxation import Relaxation
 from placekit_scheduling.bounds.routes import concurrent_transfers, least_transfer_s
 
 GRAIN = 1e-3  # groups and blocks whose seconds and bytes differ by this share at most get the same prices
-LARGEST = 2_000  # joined groups and sources above which no prices are computed
+LARGEST = 1_000  # classes of blocks, groups and sources above which the linear program would take seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,11 +93,11 @@ class ChainPrices:
     memory: Floats
 
     @classmethod
-    def from_solver(cls, row: Floats, copies: Floats, memory: Floats, blocks: int) -> ChainPrices:
-        """The numbers of a solver, which keeps limits only up to a tolerance, as exact prices."""
+    def from_solver(cls, row: Floats, copies: Floats, memory: Floats) -> ChainPrices:
+        """Prices from the numbers of a solver, whose limits have a tolerance; `row` [b, R]."""
         row, copies, memory = (np.maximum(numbers, 0.0) for numbers in (row, copies, memory))
-        whole = max(row.reshape(blocks, -1).sum(axis=1).max() + copies.sum(), 1.0)
-        return cls(row / whole, copies / whole, memory / whole)
+        whole = max(float(row.sum(axis=1).max() + copies.sum()), 1.0)
+        return cls(row.ravel() / whole, copies / whole, memory / whole)
 
 
 def _entries(relaxation: Relaxation, blocks: Blocks) -> tuple[Ints, Ints, Floats]:
@@ -159,80 +159,102 @@ def _copy_s(relaxation: Relaxation, tensor: Ints) -> Floats:
     return copy_s
 
 
+@dataclass(frozen=True)
+class _Classes:
+    """`of` [n]: the class of each, from 0. [c] `first` and `count`: a member of each class, and their number."""
+
+    of: Ints
+    first: Ints
+    count: Ints
+
+    @classmethod
+    def alike(cls, *columns: NDArray[Any]) -> _Classes:
+        """Classes of n rows of numbers >= 0, which differ by a share of `GRAIN` at most in each class."""
+        steps = np.round(np.log(np.maximum(np.column_stack(columns), np.finfo(float).tiny)) / GRAIN)
+        _, first, of, count = np.unique(steps, axis=0, return_index=True, return_inverse=True, return_counts=True)
+        return cls(of.ravel(), first, count)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
 def best_prices(program: ChainProgram) -> ChainPrices | None:
     """The best prices that are equal for alike blocks; None if nothing fits, or if too few groups are alike.
 
-    `ChainProgram.bound_s` is a sum of minima of linear functions of the prices, so the best prices solve a linear program. Its
-    variables are the prices of rows, copies and memory, the price of a block, and these minima: of a group, of a source whose
-    reader is on each kind, and of a source's memory. Groups, blocks and sources of one class share them.
+    `ChainProgram.bound_s` is a sum of minima of linear functions of the prices. So the best prices are the solution of a linear
+    program, whose variables are the prices of rows, copies, memory and of a block, and these minima: of a group, of a source for
+    its reader on each kind, and of the memory of a source. Alike blocks, groups and sources have their variables in common.
     """
     from scipy.optimize import linprog
-    from scipy.sparse import bmat, coo_matrix, eye, kron
 
     p, kinds = program, len(program.room)
-    row_class, group_class, source_class = _classes(p)
-    rows, blocks = int(row_class.max()) + 1, (int(row_class.max()) + 1) // (kinds + 2)
-    _, group, group_count = np.unique(group_class, return_index=True, return_counts=True)  # the first of each class
-    _, source, source_count = np.unique(source_class, return_index=True, return_counts=True)
-    groups, sources = len(group), len(source)
-    if groups + sources > LARGEST:
+    blocks, groups, sources = _alike(p)
+    if len(blocks) + len(groups) + len(sources) > LARGEST:
         return None
-    unit_s, unit_bytes = float(p.seconds.max()) or 1.0, float(p.persistent_bytes.sum())
-    own_bytes, source_bytes = p.persistent_bytes[group, None] / unit_bytes, p.persistent_bytes[p.source[source], None] / unit_bytes
-    own_bytes[np.isin(group, p.source)] = 0.0
-    of = group_class[p.group, None]
-    work = coo_matrix(
-        (
-            (p.seconds / unit_s / group_count[of]).ravel(),
-            ((of * kinds + np.arange(kinds)).ravel(), np.repeat(row_class[p.row], kinds)),
-        ),
-        (groups * kinds, rows),
-    )
-    reads = np.zeros((groups, sources))
-    np.add.at(reads, (group_class[p.reader[source]], np.arange(sources)), source_count)
-    reads /= group_count[:, None]
-    each_kind, one_cost, each_cost = eye(kinds), eye(sources * kinds), kron(eye(sources), np.ones((kinds, 1)))
-    at_home = -kron(source_bytes, each_kind)
-    copies = -(p.copy_s[source, :, None] / unit_s * np.eye(kinds)).reshape(sources * kinds, kinds)
-    lines = bmat([
-        [-work, None, -kron(own_bytes, each_kind), None, kron(eye(groups), np.ones((kinds, 1))), -kron(reads, each_kind), None],
-        [None, None, at_home, None, None, one_cost, None],
-        [None, None, at_home, None, None, None, each_cost],
-        [None, copies, None, None, None, one_cost, -each_cost],
-        [kron(eye(blocks), np.ones((1, kinds + 2))), None, None, -np.ones((blocks, 1)), None, None, None],
-    ], format="csr")  # fmt: skip
-    allowed, at_source = p.allowed[group].ravel(), p.allowed[p.source[source]].ravel()
-    lines = lines[np.concatenate([allowed, at_source, at_source, np.ones(sources * kinds + blocks, np.bool_)])]
-    ends = np.cumsum([rows, kinds, kinds, 1, groups, sources * kinds, sources])
-    gain = np.zeros(ends[-1])
-    gain[ends[1] : ends[2]] = -p.room / unit_bytes
-    gain[ends[3] : ends[4]] = group_count
-    one = np.zeros((1, ends[-1]))
-    one[0, [*range(ends[0], ends[1]), ends[2]]] = 1.0
-    limits = [(0, None)] * int(ends[3]) + [(None, None)] * int(ends[-1] - ends[3])
-    answer = linprog(-gain, lines, np.zeros(lines.shape[0]), one, [1.0], limits)
+    unit_s, unit_bytes = float(p.seconds.max()) or 1.0, float(p.persistent_bytes.sum())  # tolerances are absolute
+    rows, minima = len(blocks) * (kinds + 2), len(groups) + len(sources) * (kinds + 1)
+    gain = [np.zeros(rows + kinds), -p.room / unit_bytes, [0.0], groups.count, np.zeros(len(sources) * (kinds + 1))]
+    whole = [np.zeros(rows), np.ones(kinds), np.zeros(kinds), [1.0], np.zeros(minima)]
+    least = [np.zeros(rows + 2 * kinds + 1), np.full(minima, -np.inf)]
+    table = _table(p, blocks, groups, sources, unit_s, unit_bytes)
+    limits = np.column_stack([np.concatenate(least), np.full(table.shape[1], np.inf)])
+    answer = linprog(-np.concatenate(gain), table, np.zeros(table.shape[0]), np.concatenate(whole)[None], [1.0], limits)
     if answer.x is None:
         return None
-    row, copied, memory = np.split(answer.x, ends[:3])[:3]
-    return ChainPrices.from_solver(row[row_class], copied, memory * unit_s / unit_bytes, p.blocks)
+    row, copies, memory, _ = np.split(answer.x, np.cumsum([rows, kinds, kinds]))
+    of_block = row.reshape(len(blocks), -1)[blocks.of]
+    return ChainPrices.from_solver(of_block, copies, memory * unit_s / unit_bytes)
 
 
-def _classes(p: ChainProgram) -> tuple[Ints, Ints, Ints]:
-    """[b R], [g], [s] the classes of rows, groups and sources. Class c of blocks has the classes of rows from c R on."""
-    groups, kinds = p.allowed.shape
-    sums = np.zeros((p.blocks, (kinds + 2) * kinds))
+def _alike(p: ChainProgram) -> tuple[_Classes, _Classes, _Classes]:
+    """Classes of blocks, groups and sources."""
+    (groups, kinds), rows = p.allowed.shape, len(p.room) + 2
+    sums = np.zeros((p.blocks, rows * kinds))
     np.add.at(sums.reshape(-1, kinds), p.row, p.seconds)
-    row_class = (_alike(sums)[:, None] * (kinds + 2) + np.arange(kinds + 2)).ravel()
-    mixed = np.zeros((groups, kinds))  # with random weights, groups with other rows have other sums
-    np.add.at(mixed, p.group, p.seconds * np.random.default_rng(0).random(row_class.max() + 1)[row_class[p.row], None])
+    blocks = _Classes.alike(sums)
+    # with random weights, the sums of groups with other rows differ
+    weight = np.random.default_rng(0).random((len(blocks), rows))[blocks.of].ravel()
+    mixed = np.zeros((groups, kinds))
+    np.add.at(mixed, p.group, p.seconds * weight[p.row, None])
     read = np.bincount(p.reader, p.persistent_bytes[p.source], groups)
     is_source = np.bincount(p.source, minlength=groups)
-    group_class = _alike(np.column_stack([mixed, p.persistent_bytes, read, is_source, p.allowed]))
-    source_class = _alike(np.column_stack([group_class[[p.reader, p.source]].T + 1, p.copy_s]))
-    return row_class, group_class, source_class
+    of_group = _Classes.alike(mixed, p.persistent_bytes, read, is_source, p.allowed)
+    return blocks, of_group, _Classes.alike(of_group.of[p.reader] + 1, of_group.of[p.source] + 1, p.copy_s)
 
 
-def _alike(table: Floats) -> Ints:
-    """[n] a class for each row [n, m] of numbers >= 0; rows of one class differ by a share of `GRAIN` at most."""
-    steps = np.round(np.log(np.maximum(table, np.finfo(float).tiny)) / GRAIN)
-    return np.unique(steps, axis=0, return_inverse=True)[1].ravel()
+def _table(
+    p: ChainProgram, blocks: _Classes, groups: _Classes, sources: _Classes, unit_s: float, unit_bytes: float
+) -> Any:
+    """The linear functions of the variables of `best_prices`, one column each, that are at most 0.
+
+    In this order: the minimum of a group, minus its cost on each kind that may run it; the cost of a source for its reader on a
+    kind, and the minimum of its memory, minus its memory on each kind that may hold it; that cost, minus its memory elsewhere
+    and a copy; the prices of the rows of a block, minus the price of a block.
+    """
+    from scipy.sparse import bmat, coo_matrix, eye, kron
+
+    kinds, rows = len(p.room), len(p.room) + 2
+    group, row = groups.of[p.group, None], blocks.of[p.row // rows] * rows + p.row % rows
+    work = (p.seconds / groups.count[group] / unit_s).ravel()
+    place = (group * kinds + np.arange(kinds)).ravel(), np.repeat(row, kinds)
+    own_bytes = np.where(np.isin(groups.first, p.source), 0.0, p.persistent_bytes[groups.first]) / unit_bytes
+    reader = groups.of[p.reader[sources.first]]
+    reads = coo_matrix(
+        (sources.count / groups.count[reader], (reader, np.arange(len(sources)))), (len(groups), len(sources))
+    )
+    each_kind, any_kind = eye(kinds), np.ones((kinds, 1))
+    source = p.source[sources.first]
+    at_home = -kron(p.persistent_bytes[source, None] / unit_bytes, each_kind)
+    copies = -(p.copy_s[sources.first, :, None] / unit_s * np.eye(kinds)).reshape(-1, kinds)
+    cost, least = eye(len(sources) * kinds), kron(eye(len(sources)), any_kind)
+    table = bmat([
+        [-coo_matrix((work, place), (len(groups) * kinds, len(blocks) * rows)), None, -kron(own_bytes[:, None], each_kind),
+         None, kron(eye(len(groups)), any_kind), -kron(reads, each_kind), None],
+        [None, None, at_home, None, None, cost, None],
+        [None, None, at_home, None, None, None, least],
+        [None, copies, None, None, None, cost, -least],
+        [kron(eye(len(blocks)), np.ones((1, rows))), None, None, -np.ones((len(blocks), 1)), None, None, None],
+    ], format="csr")  # fmt: skip
+    at_source = p.allowed[source].ravel()
+    always = np.ones(len(at_source) + len(blocks), np.bool_)
+    return table[np.concatenate([p.allowed[groups.first].ravel(), at_source, at_source, always])]
