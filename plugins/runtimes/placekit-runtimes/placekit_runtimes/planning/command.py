@@ -110,6 +110,9 @@ def notes(plan: Plan) -> list[str]:
             f"no placement generates more than {o.users / plan.decode_bound_s:.1f} tokens/s (proven in this machine model)"
         )
     assert row.memory is not None
+    assert row.split is not None
+    context = plan.strategies[row.runtime].steps.largest_context(row.split)
+    found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
     for d in np.flatnonzero(row.memory.used > 0).tolist():
         if row.memory.free[d] < TIGHT * q.cluster.memory_bytes[d]:
             left = units.mebibytes(max(row.memory.free[d], 0))

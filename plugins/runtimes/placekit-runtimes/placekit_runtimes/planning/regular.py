@@ -135,7 +135,7 @@ class Regulars:
     def _layer_bytes(self) -> float:
         """Bytes of the average layer with its cache."""
         inside = (self.layout.layer >= 0) & (self.layout.layer < self.layout.layers)
-        return float(self.layout.bytes[inside].sum() + self.steps.cache_bytes.sum()) / self.layout.layers
+        return float(self.layout.bytes[inside].sum() + self.steps.cache_bytes) / self.layout.layers
 
     def _filled(self, gpus: Sequence[int], size: int, room: np.ndarray, layer: float) -> list[int]:
         """Layers of each device if the GPUs are filled from the last, and the first device gets the rest."""

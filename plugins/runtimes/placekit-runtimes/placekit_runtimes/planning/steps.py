@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_models.checkpoint.buffers import CELLS, Buffers, buffers
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.decoder import Use, program
 
@@ -146,26 +147,55 @@ class Steps:
             prompt_s[rows] = times * step.seconds([splits[i] for i in rows.tolist()])
         return self.decode.seconds(splits), prompt_s
 
-    def memory(self, split: Split) -> Memory:
-        """What a split needs on each device."""
+    def memory(self, split: Split, context: int | None = None) -> Memory:
+        """What a split needs on each device, for the context of the question or another one."""
         q, layout, size = self.question, self.layout, self.question.cluster.size
         held = layout.bytes.copy()
         if self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
             held[layout.index["output"]] = 0.0
+        needs = self._buffers(split, context or q.options.context)
         weights = sums(split.held, held, size)
-        cache = sums(split.home[: layout.layers], self.cache_bytes, size)
+        cache = sums(split.home[: layout.layers], np.asarray(needs.cache, np.float64), size)
         compute = np.zeros(size)
+        homes = list(dict.fromkeys(split.home.tolist()))
+        for d in {*homes, *split.held[layout.layer >= 0].tolist()} & {*q.gpus}:
+            ends = d == split.home[-1]
+            compute[d] = (
+                (needs.only if ends else needs.first) if d == homes[0] else needs.output if ends else needs.layers
+            )
+        if q.cpu is not None:
+            compute[q.cpu] = needs.cpu if q.cpu in homes else needs.host
         free = q.cluster.memory_bytes - weights - cache - compute
         return Memory(weights, cache, compute, free)
 
-    @cached_property
-    def cache_bytes(self) -> NDArray[np.float64]:
-        """[l] bytes of each layer's cache and state for all users at the full context."""
-        graph, operations = self.decode.graph, self.decode.operations
-        kept = (
-            ~graph.kernel & (operations.tensor < 0) & (operations.layer >= 0) & (operations.layer < self.layout.layers)
-        )
-        return sums(operations.layer[kept], graph.persistent_bytes[kept].astype(np.float64), self.layout.layers)
+    def _buffers(self, split: Split, context: int) -> Buffers:
+        """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
+        layout, cpu, homes = self.layout, self.question.cpu, {*split.home.tolist()}
+        on_cpu = layout.expert & (split.held == cpu) & (split.home[layout.layer] != cpu)
+        apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
+        copies = 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1
+        return self._needs(context, int(layout.bytes[on_cpu].max(initial=0)), copies)
+
+    @cache  # noqa: B019 - as long as the plan
+    def _needs(self, context: int, streamed: int, copies: int) -> Buffers:
+        o = self.question.options
+        return buffers(
+            self.question.checkpoint, context=context, users=o.users, ubatch=o.ubatch, cache_bits=8 * self._cache_bytes,
+            streamed=streamed, copies=copies,
+        )  # fmt: skip
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of all caches and states at the full context."""
+        return sum(self._needs(self.question.options.context, 0, 1).cache)
+
+    def largest_context(self, split: Split) -> int:
+        """The most tokens of context for which a split has room, for each user; a multiple of 256."""
+        low, high = 0, 2**14
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (low, middle - 1) if self.memory(split, middle * CELLS).lacking else (middle, high)
+        return low * CELLS
 
     def decode_bound_s(self) -> float | None:
         """A lower bound on the seconds of a token, over all placements that fit."""
