@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from random import Random
+from typing import Any
 
 import pytest
 from placekit_models.checkpoint.sources import find
@@ -25,7 +26,7 @@ MOE, DENSE = "Qwen3-30B-A3B", "Llama-3.2-3B"
 
 
 @cache
-def search(model: str = MOE, machine: str = TWO, runtime: RuntimeName = "llamacpp", **options: object) -> Strategies:
+def search(model: str = MOE, machine: str = TWO, runtime: RuntimeName = "llamacpp", **options: Any) -> Strategies:
     weights = "q4_k_m" if runtime == "llamacpp" else "awq"
     return strategies(model, machine, weights=weights, **options)[runtime]
 
@@ -66,7 +67,7 @@ MACHINES = (
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("model", [MOE, DENSE, "Qwen3-Next-80B-A3B", "DeepSeek-V3"])
+@pytest.mark.parametrize("model", [MOE, DENSE, "DeepSeek-V2-Lite"])
 def test_what_is_written_for_llamacpp_is_read_back(model: str, machine: str) -> None:
     own, random = search(model, machine), Random(model + machine)
     for _ in range(25):
