@@ -115,7 +115,8 @@ def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
         if device := row.override(f"{name}.weight"):
             split.held[i] = cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))]
     helper = (cpu, gpus[0]) if _streams(row) else ()
-    return Operations(layout, graph).devices([split], *helper)[0]
+    found: NDArray[np.int64] = Operations(layout, graph).devices([split], *helper)[0]
+    return found
 
 
 def _streams(row: Row) -> bool:

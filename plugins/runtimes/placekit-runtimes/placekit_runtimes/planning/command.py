@@ -50,7 +50,7 @@ def main(argv: list[str], registry: Registry) -> int:
 def show(plan: Plan, after: str = "") -> None:
     """Print the table, a sentence after it, the verdict, the memory of the best row, and the lines for each runtime."""
     q, o = plan.question, plan.question.options
-    print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {_use(plan)}"))
+    print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
     several = "all users together: " if o.users > 1 else ""
     devices = " + ".join(q.cluster.device_names)
     table(["strategy", "tokens/s", "prompt", "answer", "GiB"], [_cells(plan, row) for row in plan.rows],
@@ -72,7 +72,8 @@ def show(plan: Plan, after: str = "") -> None:
             print(f"\n{RUNNERS[runtime].title}{cost}:\n{lines(row, strategies.steps)}")
 
 
-def _use(plan: Plan) -> str:
+def use(plan: Plan) -> str:
+    """How the model is used, in words."""
     o = plan.question.options
     users = f"{o.users} users" if o.users > 1 else "one user"
     return f"{users}, {o.context:,} tokens of context{' each' if o.users > 1 else ''}, {o.prompt:,} in and {o.generate:,} out"
@@ -85,18 +86,20 @@ def _cells(plan: Plan, row: Row) -> list[str]:
     o = plan.question.options
     return [
         row.name,
-        _speed(o.users / row.decode_s),
-        _speed(o.prompt / row.prompt_s),
-        _seconds(plan.answer_s(row)),
+        speed(o.users / row.decode_s),
+        speed(o.prompt / row.prompt_s),
+        seconds(plan.answer_s(row)),
         used,
     ]
 
 
-def _speed(value: float) -> str:
+def speed(value: float) -> str:
+    """Tokens per second."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """Seconds of an answer."""
     return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -91,7 +92,7 @@ def from_pretrained(row: Row, steps: Steps) -> str:
     devices = shortened_map(row.map.devices)
     return (
         f"device_map = {devices}\n"
-        f'model = AutoModelForCausalLM.from_pretrained("{q.file}", dtype="auto", device_map=device_map)'
+        f'model = AutoModelForCausalLM.from_pretrained({json.dumps(q.file)}, dtype="auto", device_map=device_map)'
     )
 
 

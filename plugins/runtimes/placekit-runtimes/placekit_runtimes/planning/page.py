@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from placekit_core import PlacementError, units
-from placekit_runtimes.planning.command import _seconds, _speed, _use, notes
+from placekit_runtimes.planning.command import seconds, speed, use, notes
 from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.plan import Plan
 from placekit_runtimes.planning.split import EMBEDDINGS, Layout, Split
@@ -87,7 +87,7 @@ def _title(plan: Plan) -> str:
 def _sections(plan: Plan, copies: bool) -> Iterator[Child]:
     """What is below the title; `copies`: with buttons that copy the lines."""
     size = units.mebibytes(plan.question.checkpoint.bytes)
-    yield tag("p", tag("em", "simulated"), f" {size} of weights, {_use(plan)}", class_="soft")
+    yield tag("p", tag("em", "simulated"), f" {size} of weights, {use(plan)}", class_="soft")
     try:
         row = plan.best
     except PlacementError as e:
@@ -112,9 +112,9 @@ def _number(value: float, shown: str) -> Markup:
 
 def _verdict(plan: Plan, row: Row) -> Markup:
     users, answer_s = plan.question.options.users, plan.answer_s(row)
-    speed = tag("strong", _number(users / row.decode_s, _speed(users / row.decode_s)), " tokens/s")
+    speed = tag("strong", _number(users / row.decode_s, speed(users / row.decode_s)), " tokens/s")
     each = f"for {users} answers at once" if users > 1 else "per answer"
-    answer = tag("strong", _number(answer_s, _seconds(answer_s)), f" {each}")
+    answer = tag("strong", _number(answer_s, seconds(answer_s)), f" {each}")
     use = f"Put {plan.verdict}: {RUNNERS[row.runtime].title} then generates "
     return tag("p", use, speed, " and takes ", answer, ", simulated.", class_="verdict")
 
@@ -199,7 +199,7 @@ def _comparison(plan: Plan, best: Row | None) -> list[Markup]:
         cells = [tag("td", _missing(plan, row), colspan=4)]
         if row.works:
             speeds, answer_s = (users / row.decode_s, prompt / row.prompt_s), plan.answer_s(row)
-            numbers = [*((x, _speed(x)) for x in speeds), (answer_s, _seconds(answer_s))]
+            numbers = [*((x, speed(x)) for x in speeds), (answer_s, seconds(answer_s))]
             length = _rect(0, 100 * answer_s / longest, "currentColor", opacity=1 if row is best else 0.4)
             cells = [tag("td", _number(*x), class_="n") for x in numbers]
             cells.append(tag("td", tag("svg", length, aria_hidden="true"), class_="bar"))
