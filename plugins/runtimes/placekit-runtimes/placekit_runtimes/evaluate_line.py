@@ -12,13 +12,13 @@ import numpy as np
 from placekit_core import ConfigError, PlacementError, Registry, units
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
-from placekit_runtimes.planning.command import show
 from placekit_runtimes.planning.plan import Plan, strategies
 from placekit_runtimes.planning.question import PlanOptions
 from placekit_runtimes.planning.read_lines import Line, read
 from placekit_runtimes.planning.read_splits import split_of
 from placekit_runtimes.planning.regular import SIMPLER
 from placekit_runtimes.planning.strategies import RUNNERS, Row, Strategies
+from placekit_runtimes.planning.text import show
 
 
 def main(argv: list[str], registry: Registry) -> int:

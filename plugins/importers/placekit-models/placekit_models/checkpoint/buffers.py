@@ -178,10 +178,7 @@ def buffers(
             (`pipeline_parallel` in `llama_context`, `GGML_SCHED_MAX_COPIES`).
     """
     c = checkpoint
-    layers: list[dict[str, Tensor]] = [{} for _ in range(c.layers)]
-    for tensor in c.tensors:
-        if tensor.layer >= 0:
-            layers[tensor.layer][tensor.key] = tensor
+    layers = by_layer(c)
     hidden, vocabulary = next(t.shape for t in c.tensors if t.key == "token_embd")
     cells = -(-context // CELLS) * CELLS
     tokens, outputs = min(ubatch, cells * users), users if outputs is None else outputs
@@ -224,6 +221,15 @@ def buffers(
         tuple(cache), peak(begins=True), peak(), peak(ends=True), peak(begins=True, ends=True), host,
         peak(begins=True, ends=True, cpu=True),
     )  # fmt: skip
+
+
+def by_layer(checkpoint: Checkpoint) -> list[dict[str, Tensor]]:
+    """[layers] the tensors of each layer by their keys."""
+    layers: list[dict[str, Tensor]] = [{} for _ in range(checkpoint.layers)]
+    for tensor in checkpoint.tensors:
+        if tensor.layer >= 0:
+            layers[tensor.layer][tensor.key] = tensor
+    return layers
 
 
 def cached(t: dict[str, Tensor]) -> int:

@@ -193,7 +193,13 @@ def best_prices(program: ChainProgram) -> ChainPrices | None:
         return None
     unit_s, unit_bytes = float(p.seconds.max()) or 1.0, float(p.persistent_bytes.sum())  # tolerances are absolute
     rows, minima = len(blocks) * (kinds + 2), len(groups) + len(sources) * (kinds + 1)
-    gain = [np.zeros(rows + kinds), -p.room / unit_bytes, np.zeros(1), groups.count, np.zeros(len(sources) * (kinds + 1))]
+    gain = [
+        np.zeros(rows + kinds),
+        -p.room / unit_bytes,
+        np.zeros(1),
+        groups.count,
+        np.zeros(len(sources) * (kinds + 1)),
+    ]
     whole = [np.zeros(rows), np.ones(kinds), np.zeros(kinds), np.ones(1), np.zeros(minima)]
     least = [np.zeros(rows + 2 * kinds + 1), np.full(minima, -np.inf)]
     table = _table(p, blocks, groups, sources, unit_s, unit_bytes)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from placekit_core import PlacementError, units
-from placekit_runtimes.planning.command import seconds, speed, use, notes
 from placekit_runtimes.planning.lines import lines
-from placekit_runtimes.planning.plan import Plan
+from placekit_runtimes.planning.planned import Planned
 from placekit_runtimes.planning.split import EMBEDDINGS, Layout, Split
 from placekit_runtimes.planning.strategies import RUNNERS, Row
+from placekit_runtimes.planning.text import notes, seconds, speed as per_s, use
 from placekit_runtimes.planning.words import place, ranges
 
 GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#a47dc2")
@@ -51,13 +51,13 @@ def tag(element: str, *children: Child, **attributes: Any) -> Markup:
     return Markup(f"<{element}{words}>{text(children)}</{element}>")
 
 
-def fragment(plan: Plan) -> str:
+def fragment(plan: Planned) -> str:
     """The plan for a notebook, without scripts."""
     style = tag("style", Markup(STYLE))
     return tag("div", style, tag("h2", _title(plan)), _sections(plan, False), class_="placekit-plan")
 
 
-def page(plan: Plan) -> str:
+def page(plan: Planned) -> str:
     """The plan as a whole page. Write it as UTF-8."""
     rules = f"default-src 'none'; script-src '{_sha256(SCRIPT)}'; style-src '{_sha256(STYLE)}'; base-uri 'none'"
     head = f"""<!doctype html>
@@ -80,11 +80,11 @@ def _sha256(code: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: Planned) -> str:
     return f"{plan.question.name} on {plan.question.cluster.name}"
 
 
-def _sections(plan: Plan, copies: bool) -> Iterator[Child]:
+def _sections(plan: Planned, copies: bool) -> Iterator[Child]:
     """What is below the title; `copies`: with buttons that copy the lines."""
     size = units.mebibytes(plan.question.checkpoint.bytes)
     yield tag("p", tag("em", "simulated"), f" {size} of weights, {use(plan)}", class_="soft")
@@ -110,16 +110,16 @@ def _number(value: float, shown: str) -> Markup:
     return tag("data", shown, value=repr(float(value)))
 
 
-def _verdict(plan: Plan, row: Row) -> Markup:
+def _verdict(plan: Planned, row: Row) -> Markup:
     users, answer_s = plan.question.options.users, plan.answer_s(row)
-    speed = tag("strong", _number(users / row.decode_s, speed(users / row.decode_s)), " tokens/s")
+    speed = tag("strong", _number(users / row.decode_s, per_s(users / row.decode_s)), " tokens/s")
     each = f"for {users} answers at once" if users > 1 else "per answer"
     answer = tag("strong", _number(answer_s, seconds(answer_s)), f" {each}")
     use = f"Put {plan.verdict}: {RUNNERS[row.runtime].title} then generates "
     return tag("p", use, speed, " and takes ", answer, ", simulated.", class_="verdict")
 
 
-def _colour(plan: Plan, device: int) -> str:
+def _colour(plan: Planned, device: int) -> str:
     gpus = sorted(plan.question.gpus)
     return GPUS[gpus.index(device) % len(GPUS)] if device in gpus else HOST
 
@@ -148,7 +148,7 @@ def _cells(layout: Layout, split: Split) -> dict[str, list[int | None]]:
     return found
 
 
-def _layers(plan: Plan, row: Row) -> list[Markup]:
+def _layers(plan: Planned, row: Row) -> list[Markup]:
     """A cell for each layer, coloured by its device, and what each device has in words."""
     split, layout, cluster = row.split, plan.strategies[row.runtime].steps.layout, plan.question.cluster
     assert split is not None
@@ -173,7 +173,7 @@ def _layers(plan: Plan, row: Row) -> list[Markup]:
     return [tag("div", drawn, axis, class_="layers"), tag("ul", (tag("li", x) for x in legend), class_="legend")]
 
 
-def _memory(plan: Plan, row: Row) -> Iterator[Markup]:
+def _memory(plan: Planned, row: Row) -> Iterator[Markup]:
     """A bar for each device that holds something: its usable memory, and what fills it."""
     memory = row.memory
     assert memory is not None
@@ -191,7 +191,7 @@ def _memory(plan: Plan, row: Row) -> Iterator[Markup]:
         yield tag("figure", tag("div", name), tag("svg", drawn, role="img", aria_label=label), caption)
 
 
-def _comparison(plan: Plan, best: Row | None) -> list[Markup]:
+def _comparison(plan: Planned, best: Row | None) -> list[Markup]:
     """A row for each strategy: its speed, or why it does not work."""
     users, prompt, body = plan.question.options.users, plan.question.options.prompt, list[Child]()
     longest = max((plan.answer_s(row) for row in plan.rows if row.works), default=0.0)
@@ -199,7 +199,7 @@ def _comparison(plan: Plan, best: Row | None) -> list[Markup]:
         cells = [tag("td", _missing(plan, row), colspan=4)]
         if row.works:
             speeds, answer_s = (users / row.decode_s, prompt / row.prompt_s), plan.answer_s(row)
-            numbers = [*((x, speed(x)) for x in speeds), (answer_s, seconds(answer_s))]
+            numbers = [*((x, per_s(x)) for x in speeds), (answer_s, seconds(answer_s))]
             length = _rect(0, 100 * answer_s / longest, "currentColor", opacity=1 if row is best else 0.4)
             cells = [tag("td", _number(*x), class_="n") for x in numbers]
             cells.append(tag("td", tag("svg", length, aria_hidden="true"), class_="bar"))
@@ -212,7 +212,7 @@ def _comparison(plan: Plan, best: Row | None) -> list[Markup]:
     return [tag("h3", "Comparison"), box]
 
 
-def _missing(plan: Plan, row: Row) -> str:
+def _missing(plan: Planned, row: Row) -> str:
     """Why a row does not work: the memory that each device lacks, or another reason."""
     if row.memory is None or not row.memory.lacking:
         return row.error

@@ -1,0 +1,103 @@
+"""A plan as text."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placekit_core import units
+from placekit_core.cli.console import table, wrapped
+from placekit_runtimes.planning.lines import lines
+from placekit_runtimes.planning.planned import Planned
+from placekit_runtimes.planning.strategies import RUNNERS, Row
+
+TIGHT = 0.05
+"""A device with a smaller share of its usable memory left gets a warning."""
+
+
+def show(plan: Planned, after: str = "") -> None:
+    """Print the table, a sentence after it, the verdict, the memory of the best row, and the lines for each runtime."""
+    q, o = plan.question, plan.question.options
+    print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
+    several = "all users together: " if o.users > 1 else ""
+    devices = " + ".join(q.cluster.device_names)
+    table(["strategy", "tokens/s", "prompt", "answer", "GiB"], [_cells(plan, row) for row in plan.rows],
+          title=f"{several}simulated tokens/s; GiB on {devices}")  # fmt: skip
+    if after:
+        print(wrapped(after))
+    if not any(row.works and row.best for row in plan.rows):
+        return
+    print(wrapped(f"best: {plan.verdict}"))
+    for note in notes(plan):
+        print(wrapped(note))
+    print()
+    show_memory(plan, plan.best)
+    for runtime, strategies in plan.strategies.items():
+        row = next((r for r in plan.rows if r.runtime == runtime and r.best), None)
+        if row is not None:
+            slower = plan.answer_s(row) / plan.answer_s(plan.best) - 1
+            cost = f", {slower:.0%} slower" if slower > 0.01 else ""
+            print(f"\n{RUNNERS[runtime].title}{cost}:\n{lines(row, strategies.steps)}")
+
+
+def use(plan: Planned) -> str:
+    """How the model is used, in words."""
+    o = plan.question.options
+    users = f"{o.users} users" if o.users > 1 else "one user"
+    return f"{users}, {o.context:,} tokens of context{' each' if o.users > 1 else ''}, {o.prompt:,} in and {o.generate:,} out"
+
+
+def _cells(plan: Planned, row: Row) -> list[str]:
+    used = "" if row.memory is None else "+".join(f"{x / 2**30:.1f}" if x else "0" for x in row.memory.used.tolist())
+    if row.error:
+        return [f"{row.name}: {row.error}", "", "", "", used]
+    o = plan.question.options
+    return [
+        row.name,
+        speed(o.users / row.decode_s),
+        speed(o.prompt / row.prompt_s),
+        seconds(plan.answer_s(row)),
+        used,
+    ]
+
+
+def speed(value: float) -> str:
+    """Tokens per second."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def seconds(value: float) -> str:
+    """Seconds of an answer."""
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s"
+
+
+def notes(plan: Planned) -> list[str]:
+    """What to know of the best row: how wrong its speed may be, its distance from the bound, memory that is nearly full."""
+    q, o, row, found = plan.question, plan.question.options, plan.best, []
+    if plan.error_band is not None:
+        found.append(f"accuracy: {plan.error_band}")
+    if plan.decode_bound_s:
+        found.append(
+            f"no placement generates more than {o.users / plan.decode_bound_s:.1f} tokens/s (proven in this machine model)"
+        )
+    assert row.memory is not None
+    assert row.split is not None
+    context = plan.strategies[row.runtime].steps.largest_context(row.split)
+    found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
+    for d in np.flatnonzero(row.memory.used > 0).tolist():
+        if row.memory.free[d] < TIGHT * q.cluster.memory_bytes[d]:
+            left = units.mebibytes(max(row.memory.free[d], 0))
+            found.append(
+                f"warning: {q.cluster.device_names[d]} has {left} left; close other programs, or plan less context"
+            )
+    return found
+
+
+def show_memory(plan: Planned, row: Row) -> None:
+    """Print what each device holds."""
+    memory, names = row.memory, plan.question.cluster.device_names
+    assert memory is not None
+    cells = [
+        [names[d], *(f"{x[d] / 2**30:.2f}" for x in (memory.weights, memory.cache, memory.compute, memory.free))]
+        for d in np.flatnonzero(memory.used > 0).tolist()
+    ]
+    table(["GiB", "weights", "cache", "buffers", "left"], cells)
