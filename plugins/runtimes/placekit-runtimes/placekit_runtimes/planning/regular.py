@@ -100,6 +100,8 @@ class Regulars:
     def chains(self) -> Iterator[tuple[int, ...]]:
         """Orders of devices to try. The last device has the output."""
         cpu = (self.cpu,) if self.space.on_cpu and self.cpu is not None else ()
+        if cpu and not self.gpus:
+            yield cpu
         n = len(self.gpus)
         sizes = range(1, n + 1)
         sets = [own for k in sizes for own in combinations(self.gpus, k)] if n <= LONGEST else [
@@ -115,7 +117,7 @@ class Regulars:
     def starts(self, chain: Sequence[int]) -> Iterator[Regular]:
         """What people would try first on these devices."""
         layers, targets = self.layout.layers, len(self.targets)
-        gpus = [i for i, d in enumerate(chain) if d != self.cpu]
+        gpus = [i for i, d in enumerate(chain) if d != self.cpu] or [0]
         room = self.steps.question.cluster.memory_bytes[list(chain)]
         size = self._layer_bytes()
         yield Regular.plain(chain, self._filled(gpus, len(chain), room, size), targets)

@@ -10,6 +10,8 @@ from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.planned import Planned
 from placekit_runtimes.planning.strategies import RUNNERS, Row
 
+LONG = 2**20
+"""Tokens of context that no model has; room for more is not mentioned."""
 TIGHT = 0.05
 """A device with a smaller share of its usable memory left gets a warning."""
 
@@ -82,7 +84,8 @@ def notes(plan: Planned) -> list[str]:
     assert row.memory is not None
     assert row.split is not None
     context = plan.strategies[row.runtime].steps.largest_context(row.split)
-    found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
+    if context < LONG:
+        found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
     for d in np.flatnonzero(row.memory.used > 0).tolist():
         if row.memory.free[d] < TIGHT * q.cluster.memory_bytes[d]:
             left = units.mebibytes(max(row.memory.free[d], 0))
