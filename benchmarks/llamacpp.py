@@ -3,8 +3,8 @@
     python benchmarks/llamacpp.py [--rounds N] [--write]
 
 Writes three models with random weights, and in each round measures the computer and then every model: a prompt of 256 tokens, and
-tokens after it. Profiles use one thread per device, and so does llama.cpp here. Prints the fastest of all rounds: where other
-programs use the cores, only that says something.
+tokens after it. Profiles use one thread per device, and so does llama.cpp here. Seconds of llama.cpp are those that its thread
+had a core, and the fastest of all rounds counts, because other programs use the cores, too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Model:
     def type_of(self, name: str) -> str:
         """The type of a tensor."""
         key = name.split(".", 2)[-1]
-        return one_type(name, ("Q6_K" if key.startswith(LARGE) else "Q4_K") if self.few_bits else "Q8_0")
+        return str(one_type(name, ("Q6_K" if key.startswith(LARGE) else "Q4_K") if self.few_bits else "Q8_0"))
 
 
 MODELS = {
@@ -58,7 +58,7 @@ MODELS = {
 def profile(folder: Path) -> Cluster:
     """This computer, measured."""
     options = ["workload=chainmm", "importer.sizes={n: 512}", "backend=cpu", "backend.devices=1", "--repeats", "5"]
-    command = [Path(sys.executable).with_name("placekit"), "cluster", "profile", folder, *options]
+    command = [str(Path(sys.executable).with_name("placekit")), "cluster", "profile", str(folder), *options]
     subprocess.run(command, check=True, capture_output=True)
     return Cluster.parse(parse_yaml((folder / "cluster.yaml").read_bytes()))
 
@@ -108,7 +108,8 @@ def main() -> None:
         kind = machine.kinds["cpu"]
         lines = [
             "# llama.cpp on a CPU\n\n`python benchmarks/llamacpp.py --write`: the fastest of"
-            f" {arguments.rounds} rounds, one thread, {PROMPT} tokens of prompt, then {GENERATE} tokens. Predicted from"
+            f" {arguments.rounds} rounds, one thread, {PROMPT} tokens of prompt, then {GENERATE} tokens, in seconds in which the"
+            " thread had a core. Predicted from"
             f" {kind.flops_per_s['float32'] / 1e9:.0f} GFLOP/s and {kind.memory_bytes_per_s / 1e9:.1f} GB/s, the highest rates"
             " of as many profiles.\n\n| model | MB | step | measured, tokens/s | predicted | predicted/measured |",
             "| --- | ---: | --- | ---: | ---: | ---: |",

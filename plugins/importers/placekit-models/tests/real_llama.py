@@ -43,7 +43,8 @@ class Loaded:
             those of `--n-cpu-moe`), `cache_type_k`, `cache_type_v`, `flash_attn`, `split_mode`. Empty: it refuses the line.
         memory: bytes of weights, of caches, and for values, by the name of the buffer's type: `CUDA0`, `CPU`, `CPU_Mapped`.
         tensors: name of the buffer's type by the name of the tensor.
-        prompt_s, token_s: seconds of each repeated prompt, and of each generated token.
+        prompt_s, token_s: seconds of each repeated prompt, and of each generated token: of processors, so that other programs on
+            them matter little. With several threads, it is the sum of theirs.
         log: what it prints.
     """
 
@@ -295,11 +296,11 @@ def _speed(lib: _Library, context: int, prompt: int, generate: int, repeats: int
 
     def decode(tokens: Sequence[int]) -> float:
         array = (c_int32 * len(tokens))(*tokens)
-        begin = time.perf_counter()
+        begin = time.process_time()
         if lib.call("llama_decode", c_int, context, lib.call("llama_batch_get_one", _Batch, array, c_int(len(tokens)))):
             raise RuntimeError("".join(lib.log[-5:]))
         lib.call("llama_synchronize", None, context)
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
     decode([1])
     prompts = []

@@ -44,7 +44,7 @@ def test_every_shape_has_buffers(name: str) -> None:
     checkpoint = find(name, "q4_k_m")
     few, many = (buffers(checkpoint, context=n) for n in (1000, 32768))
     assert len(few.cache) == checkpoint.layers
-    assert 0 < sum(few.cache) <= sum(many.cache)
+    assert 0 < sum(few.cache) <= sum(many.cache)  # a state does not grow
     assert 0 < few.layers <= many.layers <= many.first * 1.25
     assert few.host < few.cpu
     assert buffers(checkpoint, context=1000, copies=4).host > 2 * few.host
@@ -59,3 +59,8 @@ def test_users_have_caches_of_their_own() -> None:
     assert buffers(checkpoint, context=1000, cache_bits=8.5).cache[0] == 1024 * 2 * 1024 * 17 // 16
     window = buffers(find("gpt-oss-20b", "mxfp4_moe"), context=32768)
     assert window.cache[:2] == (768 * 1024 * 2, 32768 * 1024 * 2)  # 128 tokens and a micro-batch
+
+
+def test_a_recurrence_alone_has_no_mask() -> None:
+    few, many = (buffers(find("mamba2-2.7b", "q8_0"), context=n) for n in (1024, 32768))
+    assert few == many

@@ -191,10 +191,12 @@ def buffers(
     )
     # places in the cache: of tokens or, without the fused kernel, of numbers, because values are then stored transposed
     wide = 1 if flash else max((t["attn_v"].shape[1] for t in layers if "attn_v" in t), default=1)
-    masks = {n: n * tokens * (2 if flash else F32) for n in seen}
+    mask_of = [(n, bool(c.window(i))) for i, n in enumerate(seen)]  # windows have one of their own, however wide
+    own = (key for key, t in zip(mask_of, layers, strict=True) if "attn_output" in t)
+    masks = {key: key[0] * tokens * (2 if flash else F32) for key in own}
     kinds: dict[object, list[int]] = {}
     for i, t in enumerate(layers):
-        kinds.setdefault((seen[i], *((k, v.shape) for k, v in t.items())), []).append(i)
+        kinds.setdefault((mask_of[i], *((k, v.shape) for k, v in t.items())), []).append(i)
     two = sorted(i for same in kinds.values() for i in same[:2])  # of each kind: more take no more room
 
     def peak(*, begins: bool = False, ends: bool = False, cpu: bool = False) -> int:
@@ -203,15 +205,16 @@ def buffers(
         x = g.row(hidden, g.row(hidden)) if cpu else g.input(4 * hidden * tokens)
         g.shared = [g.input(4 * tokens)]
         mask = {}
-        for n, size in masks.items():
+        for key, size in masks.items():
             g.shared += [g.input(8 * tokens), g.input(8 * tokens * wide)]
-            mask[n] = g.input(size)
+            mask[key] = g.input(size)
         # pictures are written to a view, which nothing reads; its block is never free again
         g.kept += [g.row(hidden, *pictures)] if begins else []
         for i in two[: -1 if ends and two[-1] == c.layers - 1 else None]:
-            x = g.layer(x, layers[i], mask[seen[i]], seen[i])
+            x = g.layer(x, layers[i], mask.get(mask_of[i], -1), seen[i])
         if ends:
-            x = g.add(vocabulary * outputs * F32, g.layer(x, layers[-1], mask[seen[-1]], seen[-1], outputs))
+            x = g.layer(x, layers[-1], mask.get(mask_of[-1], -1), seen[-1], outputs)
+            x = g.add(vocabulary * outputs * F32, x)
         g.add(0, x, *g.kept)
         return g.peak()
 
