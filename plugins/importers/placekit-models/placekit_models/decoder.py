@@ -400,7 +400,7 @@ class _Program:
             rank = tensors[key].shape[0]
             expanded = sum(tensors[k].numbers for k in ("attn_kv_b", "attn_k_b", "attn_v_b") if k in tensors) // rank
             if p.tokens > 1:  # keys and values are expanded for all tokens
-                widths = layer.width("attn_q_b", "attn_q") + tensors["attn_output"].shape[0]
+                widths = layer.width("attn_q_b", "attn_q") + layer.inputs
                 flops = 2.0 * rows * seen * widths + 2.0 * depth * rank * expanded * self.use.batch
             else:  # the projection is absorbed: attention works on what is cached
                 flops = 2.0 * rows * seen * heads * (rank + layer.cached)

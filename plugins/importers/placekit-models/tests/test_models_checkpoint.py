@@ -282,6 +282,20 @@ def test_projections_of_latent_attention_may_be_apart() -> None:
         assert attention(apart, use) == attention({"attn_kv_b": (32, 4 * 32)}, use)
 
 
+@pytest.mark.parametrize("lacking", ["attn_output", "attn_kv_a_mqa", "attn_q", "ffn_down_exps", "ffn_gate_inp"])
+def test_layers_that_lack_a_matrix_are_planned(lacking: str) -> None:
+    names = [name for name in names_of("deepseek2") if not name.endswith(f".{lacking}")]
+    tensors = {name.format(bid=i): made_up(name.removeprefix("blk.{bid}.")) for name in names for i in (0, 1)}
+    values = {
+        "general.architecture": "deepseek2",
+        "deepseek2.attention.head_count": 4,
+        "deepseek2.expert_used_count": 2,
+    }
+    header = Header(values, tuple(Tensor(f"{name}.weight", size, 8.5) for name, size in tensors.items()), 0)
+    for use in (Use(context=99), Use("prompt", tokens=50)):
+        assert program("x", from_header(header, Path("made_up.gguf")), use).flops.sum() > 0
+
+
 def test_quantised_matrices_in_safetensors_are_one_tensor_each(tmp_path: Path) -> None:
     dense = {k: v for k, v in CONFIG.items() if "experts" not in k} | {
         "model_type": "qwen3",
