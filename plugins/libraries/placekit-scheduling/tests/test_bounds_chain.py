@@ -110,10 +110,8 @@ def test_pairs_run_at_the_same_time_unless_they_are_one_group() -> None:
     blocks = Blocks.of(Relaxation.of(problem))
     assert blocks.block.tolist() == [0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7]
     assert proven(problem) == pytest.approx(36)
-    two = problem_of(
-        graph, machine((40, 99), (1, 2)), seconds
-    )  # 18 of 11 kernels of a pair on device a: 4 s for 22 / 9 pairs
-    assert proven(two) == pytest.approx(4 + 14)
+    # two devices b: 22 / 9 of the pairs with 18 / 11 kernels on device a, which take 18 / 11 s each; the others take 9 s
+    assert proven(problem_of(graph, machine((40, 99), (1, 2)), seconds)) == pytest.approx(4 + 14)
     layers = Grouping(np.repeat(np.arange(4), 3).astype(np.int32))
     assert proven(problem_of(graph, machine((40, 99)), seconds, layers)) == pytest.approx(40)
 
