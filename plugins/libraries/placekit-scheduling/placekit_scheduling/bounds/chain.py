@@ -193,18 +193,15 @@ def best_prices(program: ChainProgram) -> ChainPrices | None:
         return None
     unit_s, unit_bytes = float(p.seconds.max()) or 1.0, float(p.persistent_bytes.sum())  # tolerances are absolute
     rows, minima = len(blocks) * (kinds + 2), len(groups) + len(sources) * (kinds + 1)
-    gain = [
-        np.zeros(rows + kinds),
-        -p.room / unit_bytes,
-        np.zeros(1),
-        groups.count,
-        np.zeros(len(sources) * (kinds + 1)),
-    ]
-    whole = [np.zeros(rows), np.ones(kinds), np.zeros(kinds), np.ones(1), np.zeros(minima)]
-    least = [np.zeros(rows + 2 * kinds + 1), np.full(minima, -np.inf)]
+    priced = rows + 2 * kinds + 1  # variables before the minima
+    gain, whole, least = np.zeros((3, priced + minima))
+    gain[rows + kinds : priced - 1] = -p.room / unit_bytes
+    gain[priced : priced + len(groups)] = groups.count
+    whole[rows : rows + kinds] = whole[priced - 1] = 1.0
+    least[priced:] = -np.inf
     table = _table(p, blocks, groups, sources, unit_s, unit_bytes)
-    limits = np.column_stack([np.concatenate(least), np.full(table.shape[1], np.inf)])
-    answer = linprog(-np.concatenate(gain), table, np.zeros(table.shape[0]), np.concatenate(whole)[None], [1.0], limits)
+    limits = np.column_stack([least, np.full(len(least), np.inf)])
+    answer = linprog(-gain, table, np.zeros(table.shape[0]), whole[None], [1.0], limits)
     if answer.x is None:
         return None
     row, copies, memory, _ = np.split(answer.x, np.cumsum([rows, kinds, kinds]))
