@@ -2,8 +2,8 @@
 
 Before it runs, llama.cpp builds the graph of a full micro-batch at the full context (`llama_context::sched_reserve` in
 src/llama-context.cpp) and reserves room for its values. `buffers` does the same with the values that take room, in the order of
-llama.cpp's graphs (src/models/*.cpp, src/llama-graph.cpp) of October 2026. Not in it: 300 to 500 MiB that CUDA takes for itself,
-and its room for weights that it converts while it runs.
+llama.cpp's graphs (src/models/*.cpp, src/llama-graph.cpp) of October 2026. Not in it: what CUDA takes for itself, and
+its room for weights that it converts while it runs.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def buffers(
             (`pipeline_parallel` in `llama_context`, `GGML_SCHED_MAX_COPIES`).
     """
     c = checkpoint
-    layers = by_layer(c)
+    layers = _layers(c)
     hidden, vocabulary = next(t.shape for t in c.tensors if t.key == "token_embd")
     cells = -(-context // CELLS) * CELLS
     tokens, outputs = min(ubatch, cells * users), users if outputs is None else outputs
@@ -194,10 +194,7 @@ def buffers(
     mask_of = [(n, bool(c.window(i))) for i, n in enumerate(seen)]  # windows have one of their own, however wide
     own = (key for key, t in zip(mask_of, layers, strict=True) if "attn_output" in t)
     masks = {key: key[0] * tokens * (2 if flash else F32) for key in own}
-    kinds: dict[object, list[int]] = {}
-    for i, t in enumerate(layers):
-        kinds.setdefault((mask_of[i], *((k, v.shape) for k, v in t.items())), []).append(i)
-    two = sorted(i for same in kinds.values() for i in same[:2])  # of each kind: more take no more room
+    two = _two_of_each(layers, mask_of)
 
     def peak(*, begins: bool = False, ends: bool = False, cpu: bool = False) -> int:
         g = _Graph(c, hidden, tokens, users, flash, streamed, copies)
@@ -226,13 +223,21 @@ def buffers(
     )  # fmt: skip
 
 
-def by_layer(checkpoint: Checkpoint) -> list[dict[str, Tensor]]:
-    """[layers] the tensors of each layer by their keys."""
-    layers: list[dict[str, Tensor]] = [{} for _ in range(checkpoint.layers)]
-    for tensor in checkpoint.tensors:
+def _layers(c: Checkpoint) -> list[dict[str, Tensor]]:
+    """[layers] the tensors of each layer, by key."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(c.layers)]
+    for tensor in c.tensors:
         if tensor.layer >= 0:
-            layers[tensor.layer][tensor.key] = tensor
-    return layers
+            found[tensor.layer][tensor.key] = tensor
+    return found
+
+
+def _two_of_each(layers: list[dict[str, Tensor]], masks: list[tuple[int, bool]]) -> list[int]:
+    """Two layers of each kind: more take no more room."""
+    kinds: dict[object, list[int]] = {}
+    for i, t in enumerate(layers):
+        kinds.setdefault((masks[i], *((k, v.shape) for k, v in t.items())), []).append(i)
+    return sorted(i for same in kinds.values() for i in same[:2])
 
 
 def cached(t: dict[str, Tensor]) -> int:
