@@ -188,7 +188,9 @@ def remote_devices(problem: Problem, main: int) -> dict[int, str]:
 
 RPC_PORT = 50052
 """The port of llama.cpp's rpc-server, unless it is told another one."""
-_BACKENDS = {r"rx\d|mi\d|strix|radeon|w7|w6": "ROCm", r"m\d": "MTL", r"arc|max": "SYCL"}
+_BACKENDS = {
+    r"rx\d|mi\d|strix|radeon|r9700|w\d{4}": "ROCm", r"m\d(_|$)": "MTL", r"a770|b(580|60|70)$|max\d": "SYCL",
+}  # fmt: skip
 """Names of llama.cpp's backends by the beginnings of kinds; all other GPUs are CUDA's."""
 
 
