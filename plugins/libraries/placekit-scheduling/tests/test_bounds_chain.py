@@ -91,7 +91,8 @@ def test_weights_are_copied_or_read_where_they_are() -> None:
     assert proven(problem_of(graph, machine((20, 99), bytes_per_s=4.0), [1, 100])) == pytest.approx(5 - 2.5 / 101.5)
     assert proven(problem_of(graph, machine((20, 99), concurrent="unlimited"), [1, 100])) == pytest.approx(4)
     only_a = chain_of(4, weight=10, allowed="gpu")
-    for link, least in (({}, 20), ({"concurrent": 2}, 10), ({"bytes_per_s": 4.0}, 5)):
+    links: list[tuple[dict[str, Any], int]] = [({}, 20), ({"concurrent": 2}, 10), ({"bytes_per_s": 4.0}, 5)]
+    for link, least in links:
         assert proven(problem_of(only_a, machine((20, 99), **link), [1, 100])) == pytest.approx(least)
     for link, least in (
         ({}, 20),
