@@ -18,6 +18,7 @@ from placekit_core import (
     DeviceKind,
     ErrorBand,
     Graph,
+    Grouping,
     Launching,
     Placements,
     Problem,
@@ -198,13 +199,16 @@ class Steps:
         return low * CELLS
 
     def decode_bound_s(self) -> float | None:
-        """A lower bound on the seconds of a token, over all placements that fit."""
-        q = self.question
+        """A lower bound on the seconds of a token, over all splits of whole layers and their experts that fit."""
+        q, step = self.question, self.decode
         copy = max(t.bytes for t in q.checkpoint.tensors if t.name == "token_embd.weight") if self._tied else 0
         # a tied matrix is counted twice in the graph, and devices are larger by it, so that the bound stays a bound
         cluster = _with_memory(q.cluster, self.launching, lambda kind: {"memory_bytes": kind.memory_bytes + 2 * copy})
-        backend = self.registry.build("backend", "simulator", {})
-        session: Session = backend.open(Problem.of(self.decode.graph, cluster))
+        expert = np.isin(step.operations.tensor, np.flatnonzero(self.layout.expert))
+        grouping = Grouping.of(2 * step.operations.layer + expert)
+        session: Session = self.registry.build("backend", "simulator", {}).open(
+            Problem.of(step.graph, cluster, grouping)
+        )
         return session.lower_bound()
 
     @property

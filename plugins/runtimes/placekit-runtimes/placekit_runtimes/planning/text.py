@@ -77,12 +77,13 @@ def notes(plan: Planned) -> list[str]:
     q, o, row, found = plan.question, plan.question.options, plan.best, []
     if plan.error_band is not None:
         found.append(f"accuracy: {plan.error_band}")
-    if plan.decode_bound_s:
+    assert row.split is not None
+    if plan.decode_bound_s and not row.split.streams:
+        most = speed(o.users / plan.decode_bound_s)
         found.append(
-            f"no placement generates more than {o.users / plan.decode_bound_s:.1f} tokens/s (proven in this machine model)"
+            f"no split of whole layers and experts generates more than {most} tokens/s (proven in this machine model)"
         )
     assert row.memory is not None
-    assert row.split is not None
     context = plan.strategies[row.runtime].steps.largest_context(row.split)
     if context < LONG:
         found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
