@@ -73,7 +73,7 @@ class Tower:
         tokens: that they are in the prompt.
         windows: [layers] patches that attention sees; 0: all. Layers beyond the end see all.
         buffer: bytes that llama.cpp allocates for the values.
-        file: name of the `mmproj` file.
+        file: the `mmproj` file, as command lines name it.
     """
 
     tensors: tuple[Tensor, ...]

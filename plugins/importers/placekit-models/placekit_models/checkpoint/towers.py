@@ -90,7 +90,7 @@ def _from_gguf(path: Path, hidden: int, image: int | None) -> Tower:
         raise ImporterError(f"{path} is no tower, but a model of architecture {get.architecture}", "give mmproj-....gguf")
     kind = "vision" if any(t.name.startswith("v.") for t in header.tensors) else "audio"
     projector = get.text("clip.projector_type") or get.text(f"clip.{kind}.projector_type")
-    return _tower(header.tensors, get, projector, kind, hidden, image, path.name)
+    return _tower(header.tensors, get, projector, kind, hidden, image, str(path))
 
 
 def _of_folder(folder: Path, hidden: int, image: int | None) -> Tower | None:

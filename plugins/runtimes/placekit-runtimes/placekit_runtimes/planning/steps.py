@@ -27,7 +27,7 @@ from placekit_core import (
 )
 from placekit_core.contracts.errors import GraphError, ImporterError
 from placekit_runtimes.planning.question import Question
-from placekit_runtimes.planning.split import Layout, Operations, Split
+from placekit_runtimes.planning.split import TOWER, Layout, Operations, Split
 
 OFFLOADED = 32
 """llama.cpp multiplies weights in host memory on the GPU if a micro-batch has so many tokens, and copies them there each time."""
@@ -132,8 +132,9 @@ class Steps:
             overlap, stage = not self.layout.routed.any(), layers // gpus if gpus > 1 else 0
             bytes_ = self._cache_bytes
             use = Use(
-                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True
-            )
+                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True,
+                images=o.images if tokens == o.prompt else 0,  # a part of a prompt has none
+            )  # fmt: skip
             self.prompts[key] = self._step("prompt", use)
         return self.prompts[key], o.prompt / tokens
 
@@ -165,6 +166,8 @@ class Steps:
             )
         if q.cpu is not None:
             compute[q.cpu] = needs.cpu if q.cpu in homes else needs.host
+        if q.checkpoint.tower is not None:
+            compute[split.held[layout.layer == TOWER][0]] += q.checkpoint.tower.buffer
         free = q.cluster.memory_bytes - weights - cache - compute
         return Memory(weights, cache, compute, free)
 
