@@ -159,10 +159,12 @@ def _tower(
     period, layers = get.number("vision.n_wa_pattern"), {t.name.split(".")[2] for t in flat if t.name.startswith("v.blk.")}
     windows = tuple((WINDOW // patch) ** 2 if (i + 1) % period else 0 for i in range(len(layers))) if period else ()
     room = max(rows**2, reserved) * merge**2
-    return Tower(flat, rows**2 * merge**2, tokens, windows, _buffer(flat, room) + 12 * room * patch**2, file)
+    buffer = _buffer(flat, room) + 12 * room * patch**2 + (2 * room**2 if windows else 0)  # with pixels and the mask of windows
+    return Tower(flat, rows**2 * merge**2, tokens, windows, buffer, file)
 
 
 def _buffer(tensors: Iterable[Tensor], patches: int) -> int:
-    """Bytes of the values of so many patches: the widest one of a network, and two as wide as the tower."""
-    networks = [t.shape for t in tensors if re.fullmatch(r"[va]\.blk\.\d+\.ffn_(up|down)\.weight", t.name)]
-    return 4 * patches * max((max(shape) + 2 * min(shape) for shape in networks), default=0)
+    """Bytes of the values of so many patches: those of a network, and two as wide as the tower."""
+    networks = {t.key.partition("ffn_")[2]: t.shape for t in tensors if re.match(r"[va]\.blk\.0\.ffn_", t.name) and t.matrix}
+    inputs, outputs = networks.get("up", (0, 0))  # in some files, `up` and `down` are each other's
+    return 4 * patches * (2 * min(inputs, outputs) + (3 if "gate" in networks else 1) * max(inputs, outputs))
