@@ -54,8 +54,8 @@ def tensors_of(projector: str, width: int, ffn: int, layers: int, patch: int, im
     return sizes
 
 
-def write(path: Path, projector: str, **change: Any) -> Path:
-    """Write a file, whose weights take no room on the disk."""
+def write(path: Path, projector: str, says: dict[str, int] | None = None, **change: int) -> Path:
+    """Write a file, whose weights take no room on the disk; `says`: values in the header that its tensors do not have."""
     sizes = TOWERS[projector] | change
     writer = GGUFWriter(path, "clip")
     values = {
@@ -64,7 +64,7 @@ def write(path: Path, projector: str, **change: Any) -> Path:
     }  # fmt: skip
     values |= {"n_wa_pattern": 8} if projector == "qwen2.5vl_merger" else {}
     values |= {"spatial_merge_size": 2} if projector == "pixtral" else {}
-    for key, value in values.items():
+    for key, value in (values | (says or {})).items():
         writer.add_uint32(f"clip.vision.{key}", value)
     writer.add_string("clip.projector_type", projector)
     writer.add_bool("clip.has_vision_encoder", True)
