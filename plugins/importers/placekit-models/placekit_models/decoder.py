@@ -298,7 +298,9 @@ class _Program:
         before, after, layers = _Layer("", {}), _Layer("", {}), dict[int, _Layer]()
         for t in tower.tensors:
             if match := BLOCK.fullmatch(t.key):
-                own = layers.setdefault(int(match[2]), _Layer(match[1], {}, re.sub(rf"(?<=\.{match[2]})\..*", "", t.module)))
+                own = layers.setdefault(
+                    int(match[2]), _Layer(match[1], {}, re.sub(rf"(?<=\.{match[2]})\..*", "", t.module))
+                )
                 own.tensors[match[3]] = t
             else:
                 (before if "patch_embd" in t.key else after).tensors[t.key] = t

@@ -22,9 +22,15 @@ HALF = ("qwen2.5vl_merger", "pixtral")
 
 def tensors_of(projector: str, width: int, ffn: int, layers: int, patch: int, image: int, hidden: int) -> Sizes:
     """All tensors, by their names in the file."""
-    rms, gated, fused = projector in ("qwen2.5vl_merger", "pixtral"), projector in ("qwen2.5vl_merger", "pixtral"), "qwen3" in projector
+    rms, gated, fused = (
+        projector in ("qwen2.5vl_merger", "pixtral"),
+        projector in ("qwen2.5vl_merger", "pixtral"),
+        "qwen3" in projector,
+    )
     sizes: Sizes = {"v.patch_embd.weight": (patch, patch, 3, width)}
-    matrices = {"attn_qkv": (width, 3 * width)} if fused else dict.fromkeys(("attn_q", "attn_k", "attn_v"), (width, width))
+    matrices = (
+        {"attn_qkv": (width, 3 * width)} if fused else dict.fromkeys(("attn_q", "attn_k", "attn_v"), (width, width))
+    )
     matrices |= {"attn_out": (width, width), "ffn_up": (width, ffn), "ffn_down": (ffn, width)}
     matrices |= {"ffn_gate": (width, ffn)} if gated else {}
     for i in range(layers):
@@ -37,10 +43,9 @@ def tensors_of(projector: str, width: int, ffn: int, layers: int, patch: int, im
     four = 4 * width
     match projector:
         case "gemma3":
-            sizes |= {
-                "v.patch_embd.bias": (width,), "v.position_embd.weight": (width, (image // patch) ** 2), "v.post_ln.weight": (width,),
-                "v.post_ln.bias": (width,), "mm.input_projection.weight": (hidden, width), "mm.soft_emb_norm.weight": (width,),
-            }  # fmt: skip
+            sizes |= {"v.patch_embd.bias": (width,), "v.position_embd.weight": (width, (image // patch) ** 2)}
+            sizes |= dict.fromkeys(("v.post_ln.weight", "v.post_ln.bias", "mm.soft_emb_norm.weight"), (width,))
+            sizes["mm.input_projection.weight"] = (hidden, width)
         case "pixtral":
             sizes |= {
                 "v.pre_ln.weight": (width,), "v.token_embd.img_break": (hidden,), "mm.input_norm.weight": (width,),
@@ -48,9 +53,18 @@ def tensors_of(projector: str, width: int, ffn: int, layers: int, patch: int, im
             }  # fmt: skip
         case _:
             sizes |= {"v.patch_embd.weight.1": (patch, patch, 3, width), "v.post_ln.weight": (width,)}
-            sizes |= {"mm.0.weight": (four, four), "mm.0.bias": (four,), "mm.2.weight": (four, hidden), "mm.2.bias": (hidden,)}
+            sizes |= {
+                "mm.0.weight": (four, four),
+                "mm.0.bias": (four,),
+                "mm.2.weight": (four, hidden),
+                "mm.2.bias": (hidden,),
+            }
             if projector == "qwen3vl_merger":
-                sizes |= {"v.position_embd.weight": (width, 48**2), "v.patch_embd.bias": (width,), "v.post_ln.bias": (width,)}
+                sizes |= {
+                    "v.position_embd.weight": (width, 48**2),
+                    "v.patch_embd.bias": (width,),
+                    "v.post_ln.bias": (width,),
+                }
     return sizes
 
 

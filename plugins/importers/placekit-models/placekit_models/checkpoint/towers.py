@@ -32,6 +32,8 @@ CLIP = ("mlp", "ldp", "ldpv2", "resampler", "adapter")
 """Projectors in whose files `projection_dim` is not the width of the decoder."""
 USUAL, WINDOW, FRAMES = 560, 112, 3000
 """Pixels of each side: of an image, unless a size is given, and of a window in Qwen2.5-VL. Frames in 30 seconds of sound."""
+POOLED = ("qwen2a", "musicflamingo")
+"""Projectors of sound that join two tokens."""
 LARGEST = 2**15
 TYPES = {
     "gemma3": "gemma3", "qwen2_vl": "qwen2vl_merger", "qwen2_5_vl": "qwen2.5vl_merger", "qwen3_vl": "qwen3vl_merger",
@@ -62,7 +64,9 @@ def with_tower(checkpoint: Checkpoint, model: str, mmproj: str, images: int, ima
     folder = path if path.is_dir() else path.parent
     beside = sorted(folder.glob("*mmproj*.gguf")) if path.exists() else []
     if len(beside) > 1:
-        raise ImporterError(f"{folder} has {len(beside)} towers: {', '.join(p.name for p in beside)}", "name one: mmproj=FILE")
+        raise ImporterError(
+            f"{folder} has {len(beside)} towers: {', '.join(p.name for p in beside)}", "name one: mmproj=FILE"
+        )
     if beside:
         return replace(checkpoint, tower=_from_gguf(beside[0], hidden, image))
     tower = _of_folder(path, hidden, image) if path.is_dir() else None
@@ -79,7 +83,8 @@ def check_room(checkpoint: Checkpoint, images: int, prompt: int) -> None:
     tokens = images * checkpoint.tower.tokens if checkpoint.tower else 0
     if tokens >= prompt:
         raise ImporterError(
-            f"images={images} take {tokens:,} tokens of a prompt of {prompt:,}", f"give prompt={tokens + 100} or fewer images"
+            f"images={images} take {tokens:,} tokens of a prompt of {prompt:,}",
+            f"give prompt={tokens + 100} or fewer images",
         )
 
 
@@ -87,7 +92,9 @@ def _from_gguf(path: Path, hidden: int, image: int | None) -> Tower:
     header = read_gguf(path)
     get = Values(header.values, path)
     if get.architecture != "clip":
-        raise ImporterError(f"{path} is no tower, but a model of architecture {get.architecture}", "give mmproj-....gguf")
+        raise ImporterError(
+            f"{path} is no tower, but a model of architecture {get.architecture}", "give mmproj-....gguf"
+        )
     kind = "vision" if any(t.name.startswith("v.") for t in header.tensors) else "audio"
     projector = get.text("clip.projector_type") or get.text(f"clip.{kind}.projector_type")
     return _tower(header.tensors, get, projector, kind, hidden, image, str(path))
@@ -115,7 +122,8 @@ def _named(found: dict[str, tuple[str, tuple[int, ...], int]]) -> Iterable[Tenso
     for path, (type_, sizes, size) in found.items():
         if not TOWERS.match(path) or re.match(r"(model\.)?mtp\.", path) or not math.prod(sizes):
             continue
-        base, end = (path.rpartition(".")[0], f".{path.rpartition('.')[2]}") if path.endswith((".weight", ".bias")) else (path, "")
+        end = next((end for end in (".weight", ".bias") if path.endswith(end)), "")
+        base = path.removesuffix(end)
         short = base.removeprefix("model.")
         name = next((names[n] for n in (base, short, f"model.{short}") if n in names), f"v.{short}")
         shape = tuple(reversed(sizes)) or (1,)
@@ -135,7 +143,7 @@ def _tower(
         )
     if kind == "audio":
         patches = FRAMES // 2
-        tokens = patches // max(get.number("audio.projector.stack_factor"), 1)
+        tokens = patches // max(get.number("audio.projector.stack_factor"), 1) // (2 if projector in POOLED else 1)
         return Tower(flat, patches, max(tokens, 1), buffer=_buffer(flat, patches), file=file)
     wide = max(get.number("vision.embedding_length"), 1)
     first = next((t.shape[0] for t in outer if t.matrix and t.name.startswith("mm.") and t.shape[0] % wide == 0), wide)
@@ -145,7 +153,9 @@ def _tower(
     )  # fmt: skip
     patch, side = get.number("vision.patch_size"), get.number("vision.image_size")
     if image not in (None, side) and projector not in ANY_SIZE:
-        raise ImporterError(f"{file} takes images of {side} x {side} pixels, and image={image} is given", "leave out image=")
+        raise ImporterError(
+            f"{file} takes images of {side} x {side} pixels, and image={image} is given", "leave out image="
+        )
     side = image or side
     if not 0 < patch * merge <= side <= LARGEST:
         raise ImporterError(
@@ -156,15 +166,18 @@ def _tower(
     rows = min(side // (patch * merge), math.isqrt(most))  # larger images are made smaller
     tokens = next((t.shape[-1] for t in outer if t.name == "resampler.query"), rows**2)
     tokens += rows - 1 if any(t.name.startswith("v.token_embd.img_break") for t in outer) else 0
-    period, layers = get.number("vision.n_wa_pattern"), {t.name.split(".")[2] for t in flat if t.name.startswith("v.blk.")}
+    layers = {t.name.split(".")[2] for t in flat if t.name.startswith("v.blk.")}
+    period = get.number("vision.n_wa_pattern")
     windows = tuple((WINDOW // patch) ** 2 if (i + 1) % period else 0 for i in range(len(layers))) if period else ()
     room = max(rows**2, reserved) * merge**2
-    buffer = _buffer(flat, room) + 12 * room * patch**2 + (2 * room**2 if windows else 0)  # with pixels and the mask of windows
+    pixels, mask = 12 * room * patch**2, 2 * room**2 if windows else 0
+    buffer = _buffer(flat, room) + pixels + mask
     return Tower(flat, rows**2 * merge**2, tokens, windows, buffer, file)
 
 
 def _buffer(tensors: Iterable[Tensor], patches: int) -> int:
     """Bytes of the values of so many patches: those of a network, and two as wide as the tower."""
-    networks = {t.key.partition("ffn_")[2]: t.shape for t in tensors if re.match(r"[va]\.blk\.0\.ffn_", t.name) and t.matrix}
+    first = re.compile(r"[va]\.blk\.0\.ffn_(gate|up)")
+    networks = {match[1]: t.shape for t in tensors if t.matrix and (match := first.fullmatch(t.key))}
     inputs, outputs = networks.get("up", (0, 0))  # in some files, `up` and `down` are each other's
     return 4 * patches * (2 * min(inputs, outputs) + (3 if "gate" in networks else 1) * max(inputs, outputs))
