@@ -22,11 +22,7 @@ HALF = ("qwen2.5vl_merger", "pixtral")
 
 def tensors_of(projector: str, width: int, ffn: int, layers: int, patch: int, image: int, hidden: int) -> Sizes:
     """All tensors, by their names in the file."""
-    rms, gated, fused = (
-        projector in ("qwen2.5vl_merger", "pixtral"),
-        projector in ("qwen2.5vl_merger", "pixtral"),
-        "qwen3" in projector,
-    )
+    gated, fused = projector in HALF, "qwen3" in projector  # those with a gate have norms without biases
     sizes: Sizes = {"v.patch_embd.weight": (patch, patch, 3, width)}
     matrices = (
         {"attn_qkv": (width, 3 * width)} if fused else dict.fromkeys(("attn_q", "attn_k", "attn_v"), (width, width))
@@ -39,7 +35,7 @@ def tensors_of(projector: str, width: int, ffn: int, layers: int, patch: int, im
             if projector != "pixtral":
                 sizes[f"v.blk.{i}.{key}.bias"] = size[1:]
         for key in ("ln1", "ln2"):
-            sizes |= {f"v.blk.{i}.{key}.{end}": (width,) for end in (("weight",) if rms else ("weight", "bias"))}
+            sizes |= {f"v.blk.{i}.{key}.{end}": (width,) for end in (("weight",) if gated else ("weight", "bias"))}
     four = 4 * width
     match projector:
         case "gemma3":

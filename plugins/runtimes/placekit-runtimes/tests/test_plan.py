@@ -375,3 +375,29 @@ class TestImages:
     def test_images_without_a_tower_are_an_error(self, model: Any) -> None:
         with pytest.raises(ImporterError, match="has no tower that reads them"):
             plan(model(DENSE), FAST, images=1, **USE)
+
+
+class TestDrafts:
+    def test_drafted_tokens_are_checked_together(self, model: Any) -> None:
+        large, small = model(DENSE), model(DENSE | {"model_type": "mistral"}, num_hidden_layers=1)
+        machine = f"{SLOW} + {FAST} + {HOST}"
+        options: dict[str, Any] = {"weights": "q4_k_m", "runtime": "llamacpp", **USE}
+        alone, little = plan(large, machine, **options), plan(small, machine, **options)
+        found = plan(large, machine, draft=small, draft_weights="q4_k_m", draft_tokens=3, accepted=0.5, **options)
+        check_s = found.strategies["llamacpp"].steps.check.seconds([split_of(found)])[0]
+        assert alone.best.decode_s < check_s < 2 * alone.best.decode_s
+        assert found.best.decode_s == pytest.approx((3 * little.best.decode_s + check_s) / (1 + 0.5 + 0.25 + 0.125))
+        assert found.best.prompt_s == pytest.approx(alone.best.prompt_s + little.best.prompt_s)
+        assert found.decode_bound_s is None
+        used = [x.best.memory.used for x in (alone, little, found) if x.best.memory is not None]
+        assert found.best.memory is not None
+        assert found.best.memory.draft == 1, "the fast GPU has room"
+        assert np.allclose(used[0] + used[1], used[2])
+        assert "-md mistral-Q4_K_M.gguf --spec-type draft-simple --spec-draft-n-max 3 -devd CUDA1" in found.llama_cpp()
+
+    def test_a_draft_model_has_the_words_of_the_model(self, model: Any) -> None:
+        other = model(DENSE | {"model_type": "mistral"}, vocab_size=4096)
+        with pytest.raises(
+            ConfigError, match=r"mistral cannot draft for llama .*: it has 4,096 words, and the model 8,192"
+        ):
+            plan(model(DENSE), FAST, draft=other, weights="q4_k_m", **USE)

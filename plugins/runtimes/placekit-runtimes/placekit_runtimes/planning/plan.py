@@ -65,7 +65,7 @@ def strategies(
     own = o.weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
     path = folder_or_file(model)
     file = str(path) if path else model.removeprefix("hf:")
-    runtimes = _runtimes(own, path, o.mmproj)
+    runtimes = _runtimes(own, path, o.mmproj or o.draft)
     if o.runtime is not None and o.runtime not in runtimes:
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"planned are {titles}")
@@ -95,10 +95,10 @@ def _checked(options: Mapping[str, Any]) -> PlanOptions:
     return o
 
 
-def _runtimes(weights: str, path: Path | None, mmproj: str = "") -> list[RuntimeName]:
-    """The runtimes that run a format, with this file of a tower."""
+def _runtimes(weights: str, path: Path | None, more: str = "") -> list[RuntimeName]:
+    """The runtimes that run a format, with this file of a tower or draft model."""
     name = weights.lower().replace("-", "_")
-    if mmproj or (path is not None and path.suffix == ".gguf"):
+    if more or (path is not None and path.suffix == ".gguf"):
         return ["llamacpp"]
     if name in SIXTEEN:
         return ["llamacpp", "vllm", "accelerate", "exo"]
