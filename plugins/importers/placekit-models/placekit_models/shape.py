@@ -63,6 +63,33 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Tower:
+    """An encoder of images or sound beside a decoder, whose results are tokens of the prompt.
+
+    Attributes:
+        tensors: named as in llama.cpp's `mmproj` files: `v.blk.3.attn_q.weight` (images), `a.blk...` (sound), `mm.0.weight` (the
+            projector). A convolution is a matrix: all inputs of an output are its first size.
+        patches: of an image, or of 30 seconds of sound: the rows of products in its layers.
+        tokens: that they are in the prompt.
+        windows: [layers] patches that attention sees; 0: all. Layers beyond the end see all.
+        buffer: bytes that llama.cpp allocates for the values.
+        file: the `mmproj` file, as command lines name it.
+    """
+
+    tensors: tuple[Tensor, ...]
+    patches: int
+    tokens: int
+    windows: tuple[int, ...] = ()
+    buffer: int = 0
+    file: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors."""
+        return sum(t.bytes for t in self.tensors)
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The tensors of a decoder, and the hyperparameters that they do not show.
 
@@ -74,6 +101,7 @@ class Checkpoint:
         state, convolution: numbers that a recurrent layer keeps of a sequence, and those for its convolution.
         name, architecture: for people; the architecture is named as in GGUF files.
         notes: what is not modelled.
+        tower: the encoder of images or sound; None: it is not loaded.
     """
 
     tensors: tuple[Tensor, ...]
@@ -86,11 +114,12 @@ class Checkpoint:
     name: str = ""
     architecture: str = ""
     notes: tuple[str, ...] = ()
+    tower: Tower | None = None
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
-        return sum(t.bytes for t in self.tensors)
+        """Of all tensors, those of the tower too."""
+        return sum(t.bytes for t in self.tensors) + (self.tower.bytes if self.tower else 0)
 
     def window(self, layer: int) -> int:
         """Tokens that the attention of a layer sees; 0: all."""

@@ -80,6 +80,11 @@ def load(args: Sequence[str], gpus: Sequence[str] = (), **options: Any) -> Loade
     return Loaded(**json.loads(found[1]))
 
 
+def tower_bytes(path: str) -> int:
+    """Bytes that llama.cpp takes on a GPU for the tower in this file: its weights, and its values for the first image."""
+    return load([], ["CUDA0"], tower=path).memory["CUDA0"][0]
+
+
 class _Params(ctypes.Structure):
     """Any structure that is passed by value: as large as the largest. Functions read only its beginning."""
 
@@ -243,6 +248,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     lib = _Library()
     if request["gpus"]:
         _simulate(lib, request["gpus"], hollow=request.get("hollow", False), pipeline=request.get("pipeline", True))
+    if "tower" in request:
+        return {"memory": _tower(lib, request["tower"])}
     params = lib.x.CommonParams()
     at = id(params) + HEADER
     args = ["llama-server", *request["args"]]
@@ -269,17 +276,32 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _tower(lib: _Library, path: str) -> dict[str, list[int]]:
+    """Bytes by device."""
+    params = lib.call("mtmd_context_params_default", _Params)
+    name = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
+    nodes = _tree(lib.call(name, _Params, c_char_p(path.encode()), params))
+    return {lib.call("ggml_backend_dev_name", c_char_p, device).decode(): [size] for device, size in nodes}
+
+
 def _memory(lib: _Library, context: int) -> dict[str, list[int]]:
-    """Bytes by type of buffer: a `std::map`, which is a tree."""
+    """Bytes by type of buffer."""
     tree = lib.call("_Z26llama_get_memory_breakdownPK13llama_context", _Params, context)
     found: dict[str, list[int]] = {}
-    nodes = [_words(ctypes.addressof(tree), 6)[2]]
+    for kind, *bytes_ in _tree(tree, 4):
+        name = lib.name_of(kind)
+        found[name] = [a + b for a, b in zip(found.get(name, [0, 0, 0]), bytes_, strict=True)]
+    return found
+
+
+def _tree(tree: Any, words: int = 2) -> list[list[int]]:
+    """The keys and values in a `std::map`, each of `words` words."""
+    found, nodes = [], [_words(ctypes.addressof(tree), 6)[2]]
     while nodes:
         if node := nodes.pop():
-            _, _, left, right, kind, *bytes_ = _words(node, 8)
+            _, _, left, right, *own = _words(node, 4 + words)
             nodes += [left, right]
-            name = lib.name_of(kind)
-            found[name] = [a + b for a, b in zip(found.get(name, [0, 0, 0]), bytes_, strict=True)]
+            found.append(own)
     return found
 
 

@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import made_towers
 import pytest
 from made_gguf import FAMILIES, one_type, write
 from placekit_models.checkpoint.buffers import Buffers, buffers
 from placekit_models.checkpoint.sources import find
-from placekit_models.shape import Checkpoint, Shape, shapes
+from placekit_models.checkpoint.towers import with_tower
+from placekit_models.shape import Checkpoint, Shape, Tensor, shapes
 from placekit_testing.speed import mostly_slow
-from real_llama import Loaded, load, parse_llama_server
+from real_llama import Loaded, load, parse_llama_server, tower_bytes
 
 EXACT = 0.001
 SMALL = 2**17
@@ -152,3 +154,13 @@ def test_the_parser_of_llama_server() -> None:
     assert found["overrides"] == [moe, [r"blk\.(2|3)\.ffn_.*_exps", "CUDA1"], ["output", "CPU"]]
     with pytest.raises(ValueError, match="does not take --tensor-splits"):
         parse_llama_server(["--tensor-splits", "1"])
+
+
+@pytest.mark.parametrize("projector", made_towers.TOWERS)
+def test_towers_take_the_memory_that_llama_cpp_takes(projector: str, tmp_path: Path) -> None:
+    path = made_towers.write(tmp_path / "mmproj.gguf", projector)
+    model = Checkpoint((Tensor("token_embd.weight", (made_towers.TOWERS[projector]["hidden"], 8), 16.0),), 1)
+    # images of any size are smaller than the one that llama.cpp reserves memory for
+    tower = with_tower(model, "", str(path), 1, None if projector == "gemma3" else 448).tower
+    assert tower is not None
+    assert tower.bytes + tower.buffer == pytest.approx(tower_bytes(str(path)), rel=0.012)

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placekit_runtimes import plan
+from gguf import GGUFWriter
+from placekit_runtimes import evaluate_line, plan
 from placekit_runtimes.llamacpp import arguments, gpu_of_layers
 from placekit_runtimes.planning.plan import Plan
+from placekit_runtimes.planning.read_lines import read
 from placekit_runtimes.planning.regular import SIMPLER, Regular, Regulars, Space
 from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.words import described
 
-from placekit_core import ConfigError, ImporterError, PlacekitError, PlacementError
+from placekit_core import ConfigError, ImporterError, PlacekitError, PlacementError, installed
 
 Run = Callable[..., Any]
 
@@ -324,3 +326,78 @@ def test_apply_writes_experts_apart(model: Any, tmp_path: Path, placekit: Run) -
     assert placekit("run", *options, "policy.path=map.json", "run_dir=run").code == 0
     done = placekit("apply", "run", "--format", "llamacpp")
     assert done.out.strip() == "--n-gpu-layers 9 --n-cpu-moe 3"
+
+
+class TestImages:
+    """With a tower that makes 16 tokens of an image."""
+
+    @pytest.fixture
+    def mmproj(self, tmp_path: Path) -> str:
+        writer = GGUFWriter(tmp_path / "mmproj-it.gguf", "clip")
+        about = {"embedding_length": 1024, "patch_size": 14, "image_size": 224, "projection_dim": 1024}
+        for key, value in about.items():
+            writer.add_uint32(f"clip.vision.{key}", value)
+        writer.add_string("clip.projector_type", "gemma3")
+        sizes = {"v.patch_embd": (14, 14, 3, 1024), "mm.input_projection": (1024, 1024)}
+        for i in range(8):
+            own = {"attn_q": 1024, "attn_k": 1024, "attn_v": 1024, "attn_out": 1024, "ffn_up": 4096, "ffn_down": 4096}
+            sizes |= {f"v.blk.{i}.{key}": (1024, n) for key, n in own.items()}
+        for name, size in sizes.items():
+            count = int(np.prod(size))
+            writer.add_tensor_info(f"{name}.weight", size[::-1], np.dtype(np.float16), 2 * count)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        writer.close()
+        return str(tmp_path / "mmproj-it.gguf")
+
+    def test_the_tower_is_on_the_first_gpu_that_is_used(self, model: Any, mmproj: str) -> None:
+        machine, config = f"{SLOW} + {FAST} + {HOST}", model(DENSE)
+        text = plan(config, machine, weights="q4_k_m", runtime="llamacpp", **USE)
+        found = plan(config, machine, weights="q4_k_m", images=4, mmproj=mmproj, **USE)
+        tower = found.question.checkpoint.tower
+        assert tower is not None
+        assert tower.tokens == 16
+        assert {row.runtime for row in found.rows} == {"llamacpp"}
+        assert found.best.memory is not None
+        assert text.best.memory is not None
+        more = found.best.memory.used - text.best.memory.used
+        assert more.tolist() == [0, tower.bytes + tower.buffer, 0]
+        assert found.best.prompt_s > text.best.prompt_s
+        assert found.best.decode_s == text.best.decode_s
+        line = found.llama_cpp()
+        assert line.startswith("MTMD_BACKEND_DEVICE=CUDA1 llama-server ")
+        assert f"--mmproj {mmproj}" in line
+        again = evaluate_line.evaluate(read(line), machine, installed(), {"model": config, "weights": "q4_k_m", **USE})
+        assert again.rows[0].memory is not None
+        assert again.rows[0].memory.used.tolist() == found.best.memory.used.tolist()
+
+    def test_images_without_a_tower_are_an_error(self, model: Any) -> None:
+        with pytest.raises(ImporterError, match="has no tower that reads them"):
+            plan(model(DENSE), FAST, images=1, **USE)
+
+
+class TestDrafts:
+    def test_drafted_tokens_are_checked_together(self, model: Any) -> None:
+        large, small = model(DENSE), model(DENSE | {"model_type": "mistral"}, num_hidden_layers=1)
+        machine = f"{SLOW} + {FAST} + {HOST}"
+        options: dict[str, Any] = {"weights": "q4_k_m", "runtime": "llamacpp", **USE}
+        alone, little = plan(large, machine, **options), plan(small, machine, **options)
+        found = plan(large, machine, draft=small, draft_weights="q4_k_m", draft_tokens=3, accepted=0.5, **options)
+        check_s = found.strategies["llamacpp"].steps.check.seconds([split_of(found)])[0]
+        assert alone.best.decode_s < check_s < 2 * alone.best.decode_s
+        assert found.best.decode_s == pytest.approx((3 * little.best.decode_s + check_s) / (1 + 0.5 + 0.25 + 0.125))
+        assert found.best.prompt_s == pytest.approx(alone.best.prompt_s + little.best.prompt_s)
+        assert found.decode_bound_s is None
+        used = [x.best.memory.used for x in (alone, little, found) if x.best.memory is not None]
+        assert found.best.memory is not None
+        assert found.best.memory.draft == 1, "the fast GPU has room"
+        assert np.allclose(used[0] + used[1], used[2])
+        assert "-md mistral-Q4_K_M.gguf --spec-type draft-simple --spec-draft-n-max 3 -devd CUDA1" in found.llama_cpp()
+
+    def test_a_draft_model_has_the_words_of_the_model(self, model: Any) -> None:
+        other = model(DENSE | {"model_type": "mistral"}, vocab_size=4096)
+        with pytest.raises(
+            ConfigError, match=r"mistral cannot draft for llama .*: it has 4,096 words, and the model 8,192"
+        ):
+            plan(model(DENSE), FAST, draft=other, weights="q4_k_m", **USE)

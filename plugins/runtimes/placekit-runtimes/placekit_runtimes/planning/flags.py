@@ -36,6 +36,7 @@ LLAMACPP = _table("""
 -b --batch --batch-size
 --rpc
 -nkvo --no-kv-offload
+-mm --mmproj
 -fit --fit
 """)
 """Flags of llama.cpp; LLAMA_ARG_X stands for --x."""

@@ -14,7 +14,7 @@ import numpy as np
 from placekit_runtimes.exo import RUNTIME as EXO
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
-from placekit_runtimes.llamacpp import RPC_PORT, arguments, remote_devices
+from placekit_runtimes.llamacpp import RPC_PORT, arguments, buffer_name, remote_devices
 from placekit_runtimes.planning.question import RuntimeName
 from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.steps import Steps
@@ -40,6 +40,17 @@ def llama_server(row: Row, steps: Steps) -> str:
     q, o, problem = steps.question, steps.question.options, steps.decode.problem
     split = _split(row)
     words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users)]
+    words += ["--mmproj", tower.file] if (tower := q.checkpoint.tower) else []
+    if steps.draft is not None and row.memory is not None:
+        words += [
+            "-md",
+            steps.draft.question.file,
+            "--spec-type",
+            "draft-simple",
+            "--spec-draft-n-max",
+            str(o.draft_tokens),
+        ]
+        words += ["-devd", buffer_name(problem, row.memory.draft, row.memory.draft)] if q.gpus else []
     words += ["-np", str(o.users)] if o.users > 1 else []
     words += arguments(problem, steps.layout, split)
     words += ["-fa", "on"] + (["-ctk", o.cache, "-ctv", o.cache] if o.cache != "f16" else [])
@@ -53,7 +64,10 @@ def llama_server(row: Row, steps: Steps) -> str:
     ]  # fmt: skip
     words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(away)))] if servers else []
     where = f" # in the box of {names[main]}" if away else ""
-    return "\n".join([*servers, shlex.join(words) + where])
+    # llama.cpp has the tower on the first GPU of the machine, used or not, unless this variable names another
+    own = tower is not None and gpus and main != min(q.gpus)
+    before = f"MTMD_BACKEND_DEVICE={buffer_name(problem, main, main)} " if own else ""
+    return "\n".join([*servers, before + shlex.join(words) + where])
 
 
 def vllm_serve(row: Row, steps: Steps) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from placekit_inspect.machine_file import machine_file
 from placekit_models.checkpoint.recipes import GGUF
 from placekit_models.checkpoint.sources import find
+from placekit_models.checkpoint.towers import check_room, with_tower
 from pydantic import ValidationError
 
 from placekit_core import Cluster, ClusterError, ConfigError, Registry, installed, load_cluster, parse_yaml
@@ -58,12 +59,13 @@ def strategies(
     """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`."""
     registry = registry or installed()
     o = _checked(options)
-    checkpoint = find(model, o.weights)
+    checkpoint = with_tower(find(model, o.weights), model, o.mmproj, o.images, o.image)
+    check_room(checkpoint, o.images, o.prompt)
     types = {t.type.lower() for t in checkpoint.tensors if t.matrix}
     own = o.weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
     path = folder_or_file(model)
     file = str(path) if path else model.removeprefix("hf:")
-    runtimes = _runtimes(own, path)
+    runtimes = _runtimes(own, path, o.mmproj or o.draft)
     if o.runtime is not None and o.runtime not in runtimes:
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"planned are {titles}")
@@ -93,10 +95,10 @@ def _checked(options: Mapping[str, Any]) -> PlanOptions:
     return o
 
 
-def _runtimes(weights: str, path: Path | None) -> list[RuntimeName]:
-    """The runtimes that run a format."""
+def _runtimes(weights: str, path: Path | None, more: str = "") -> list[RuntimeName]:
+    """The runtimes that run a format, with this file of a tower or draft model."""
     name = weights.lower().replace("-", "_")
-    if path is not None and path.suffix == ".gguf":
+    if more or (path is not None and path.suffix == ".gguf"):
         return ["llamacpp"]
     if name in SIXTEEN:
         return ["llamacpp", "vllm", "accelerate", "exo"]

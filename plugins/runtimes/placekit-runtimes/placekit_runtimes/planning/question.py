@@ -28,6 +28,22 @@ class PlanOptions(Options):
     context: int = Field(8192, ge=1, le=2**24, description="tokens for which each user's cache has room")
     prompt: int = Field(1000, ge=1, le=2**24, description="tokens of a question")
     generate: int = Field(500, ge=1, le=2**24, description="tokens of an answer")
+    images: int = Field(0, ge=0, le=1000, description="images in a question; their tokens are among those of prompt")
+    mmproj: str = Field(
+        "", description="GGUF file of the tower that reads images; empty: beside the model, if images are given"
+    )
+    image: int | None = Field(
+        None, ge=1, description="pixels of each side of an image; null: as the tower's file has it"
+    )
+    draft: str = Field(
+        "",
+        description="hf:NAME or a GGUF file: a small model that drafts tokens, which the model then checks together; empty: none",
+    )
+    draft_tokens: int = Field(4, ge=1, le=64, description="tokens that are drafted before each check")
+    draft_weights: str | None = Field(None, description="format of the draft model's weights, as weights=")
+    accepted: float = Field(
+        0.7, ge=0, lt=1, description="chance that a drafted token is right; depends on models and texts"
+    )
     users: int = Field(1, ge=1, le=2**12, description="users at once")
     cache: CacheType = Field("f16", description="type of numbers in the cache")
     ubatch: int = Field(512, ge=32, le=2**16, description="most tokens of a prompt that are computed at once")

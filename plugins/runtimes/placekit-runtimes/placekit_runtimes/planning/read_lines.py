@@ -111,9 +111,13 @@ class Line:
             self.notes.append(f"keys in {types[0]} and values in {types[1]} are counted as {cache} both")
         if self.last("--flash-attn") in ("off", "0"):
             self.notes.append("speeds are those with flash attention, which the command line turns off")
+        mmproj = self.last("--mmproj")
+        if mmproj is not None and not os.path.exists(os.path.expanduser(mmproj)):
+            self.notes.append(f"{PurePath(mmproj).name} is not on this computer: what it takes is left out")
+            mmproj = None
         users, context = self.number("--parallel") or 1, self.number("--ctx-size") or None
         ubatch, batch = self.number("--ubatch-size"), self.number("--batch-size")
-        own = {"cache": cache, "ubatch": min(ubatch or 512, batch) if batch else ubatch}
+        own = {"cache": cache, "ubatch": min(ubatch or 512, batch) if batch else ubatch, "mmproj": mmproj}
         if self.command == "llama-bench":
             prompt, generate = self.number("--n-prompt") or 512, self.number("--n-gen") or 128
             return own | {"prompt": prompt, "generate": generate, "context": prompt + generate}

@@ -90,7 +90,7 @@ class _LlamaCpp:
                 "add its memory: '... + 64GB ddr5-5600'",
             )
         home = [gpus[i] if i >= 0 else int(cpu or 0) for i in on]
-        found = layout.split(home, home[0] if cpu is None else cpu)
+        found = layout.split(home, home[0] if cpu is None else cpu, tower=gpus[0] if gpus else None)
         return Split(found.home, self._overridden(found, rules))
 
     def _gpus(self) -> list[int]:

@@ -87,7 +87,8 @@ class Regulars:
                 experts[own[:number]] = target
                 own = own[number:]
             begin += count
-        found = layout.split([*home.tolist(), last], embedding, experts.tolist())
+        tower = next((d for d in [*home.tolist(), last] if d in self.gpus), first)
+        found = layout.split([*home.tolist(), last], embedding, experts.tolist(), tower)
         if not any(r.streamed):
             return found
         assert cpu is not None

@@ -13,6 +13,8 @@ from placekit_core import Graph
 
 EMBEDDINGS = ("token_embd", "per_layer_token_embd")
 """Tensors of which a step reads single rows. llama.cpp keeps them in host memory."""
+TOWER, TOWERS = -2, ("v", "a", "mm", "resampler", "adapter", "model", "images")
+"""The layer of tensors and operations of a tower for images, and what their names begin with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +23,7 @@ class Layout:
 
     Attributes:
         names: [t] without `.weight` at the end.
-        layer: [t] layer of each tensor; l for those after the layers, -1 for the embeddings.
+        layer: [t] layer of each tensor; l for those after the layers, -1 for the embeddings, `TOWER` for a tower for images.
         expert: [t] whether it belongs to routed experts.
         bytes: [t] sizes.
         layers: number of layers l.
@@ -56,11 +58,13 @@ class Layout:
         found[self.layer[self.expert]] = True
         return found[: self.layers]
 
-    def split(self, home: Sequence[int], embedding: int, experts: Sequence[int] | None = None) -> Split:
+    def split(
+        self, home: Sequence[int], embedding: int, experts: Sequence[int] | None = None, tower: int | None = None
+    ) -> Split:
         """The split with each layer (and the output, the last of `home` [l + 1]) on its device, and its routed experts on
-        that of `experts` [l]."""
+        that of `experts` [l]; the tower is on the first device unless another is given."""
         homes = np.asarray(home, np.int64)
-        held = np.append(homes, embedding)[self.layer]  # -1 is the last element
+        held = np.append(homes, [homes[0] if tower is None else tower, embedding])[self.layer]  # -1 is the last element
         if experts is not None:
             held[self.expert] = np.asarray(experts, np.int64)[self.layer[self.expert]]
         return Split(homes, held)
@@ -121,6 +125,7 @@ class Operations:
         tensor: [n] tensor of a source or product; -1 for the other operations.
         layer: [n] layer; l after the layers, -1 for the embedding.
         product: [n] whether it is a kernel that reads a tensor.
+        tower: the first tensor of a tower for images; 0 without one.
         helped: [n] whether it is a kernel of a layer that another device may run for it: all but attention and recurrences.
         priority: [n] runtimes finish a micro-batch on a device before they begin the next.
     """
@@ -131,6 +136,8 @@ class Operations:
         self.layer = np.asarray([_layer(key, layout.layers) for key in keys])
         self.product = (self.tensor >= 0) & graph.kernel
         mixes = np.asarray([key.endswith((".attn", ".ssm")) for key in keys])
+        towers = np.flatnonzero(layout.layer == TOWER)
+        self.tower = int(towers[0]) if len(towers) else 0
         self.helped = graph.kernel & ~mixes & (self.layer >= 0) & (self.layer < layout.layers)
         self.priority = -np.asarray([float(name.partition("@")[2] or 0) for name in graph.op_name])
 
@@ -142,7 +149,7 @@ class Operations:
         """
         rows = []
         for split in splits:
-            home = np.append(split.home, split.held[0])  # the last element is -1's: beside the embedding
+            home = np.append(split.home, split.held[[self.tower, 0]])  # the last is -1's: beside the embedding
             at = home[self.layer]
             found = np.where(self.tensor >= 0, split.held[self.tensor], at)
             if split.streams:
@@ -157,4 +164,4 @@ def _layer(key: str, layers: int) -> int:
     first, number, *_ = [*key.split("."), ""]
     if first == "blk":
         return int(number)
-    return -1 if first in (*EMBEDDINGS, "tokens") else layers
+    return TOWER if first in TOWERS else -1 if first in (*EMBEDDINGS, "tokens") else layers

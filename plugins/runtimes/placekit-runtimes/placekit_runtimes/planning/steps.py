@@ -27,8 +27,9 @@ from placekit_core import (
     shortened,
 )
 from placekit_core.contracts.errors import GraphError, ImporterError
+from placekit_runtimes.planning.drafts import drafting, tokens_per_check
 from placekit_runtimes.planning.question import Question
-from placekit_runtimes.planning.split import Layout, Operations, Split
+from placekit_runtimes.planning.split import TOWER, Layout, Operations, Split
 
 OFFLOADED = 32
 """llama.cpp multiplies weights in host memory on the GPU if a micro-batch has so many tokens, and copies them there each time."""
@@ -43,12 +44,14 @@ class Memory:
     Attributes:
         weights, cache, compute: [D] of tensors, of the cache at the full context, and of the runtime's buffers.
         free: [D] what is left of the usable memory; negative where it lacks.
+        draft: the device of the draft model; -1 without one.
     """
 
     weights: NDArray[np.float64]
     cache: NDArray[np.float64]
     compute: NDArray[np.float64]
     free: NDArray[np.float64]
+    draft: int = -1
 
     @property
     def used(self) -> NDArray[np.float64]:
@@ -133,8 +136,9 @@ class Steps:
             overlap, stage = not self.layout.routed.any(), layers // gpus if gpus > 1 else 0
             bytes_ = self._cache_bytes
             use = Use(
-                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True
-            )
+                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True,
+                images=o.images if tokens == o.prompt else 0,  # a part of a prompt has none
+            )  # fmt: skip
             self.prompts[key] = self._step("prompt", use)
         return self.prompts[key], o.prompt / tokens
 
@@ -146,7 +150,31 @@ class Steps:
             rows = np.flatnonzero(gpus == number)
             step, times = self.prompt(number, sample)
             prompt_s[rows] = times * step.seconds([splits[i] for i in rows.tolist()])
-        return self.decode.seconds(splits), prompt_s
+        if self.draft is None:
+            return self.decode.seconds(splits), prompt_s
+        o, own = self.question.options, [self.draft.alone(self.memory(split).draft) for split in splits]
+        token_s, drafted_prompt_s = self.draft.seconds(own, sample)
+        round_s = o.draft_tokens * token_s + self.check.seconds(splits)
+        return round_s / tokens_per_check(o.accepted, o.draft_tokens), prompt_s + drafted_prompt_s
+
+    @cached_property
+    def draft(self) -> Steps | None:
+        """The steps of the draft model; None without one."""
+        own = self.question.options.draft
+        return Steps(drafting(self.question), self.registry, self.launching) if own else None
+
+    @cached_property
+    def check(self) -> _Step:
+        """The model checks the drafted tokens of all users, and adds one."""
+        q, o = self.question, self.question.options
+        n = o.draft_tokens + 1
+        use = Use("prompt", q.depth, o.users, n, n, cache_bytes=self._cache_bytes, room=o.context, copied=True)
+        return self._step("check", use)
+
+    def alone(self, device: int) -> Split:
+        """Everything on one device, the embedding on the CPU."""
+        cpu = self.question.cpu
+        return self.layout.split([device] * (self.layout.layers + 1), device if cpu is None else cpu)
 
     def memory(self, split: Split, context: int | None = None) -> Memory:
         """What a split needs on each device, for the context of the question or another one."""
@@ -166,8 +194,23 @@ class Steps:
             )
         if q.cpu is not None:
             compute[q.cpu] = needs.cpu if q.cpu in homes else needs.host
+        if q.checkpoint.tower is not None:
+            compute[split.held[layout.layer == TOWER][0]] += q.checkpoint.tower.buffer
         free = q.cluster.memory_bytes - weights - cache - compute
-        return Memory(weights, cache, compute, free)
+        if self.draft is None:
+            return Memory(weights, cache, compute, free)
+        # the draft model is on the fastest GPU with room for it, else on the one with the most
+        gpus = q.gpus or (0,)
+        own = {d: self.draft.memory_alone(d, context or q.options.context) for d in gpus}
+        device = next((d for d in gpus if free[d] >= own[d].used[d]), max(gpus, key=lambda d: float(free[d])))
+        more = own[device]
+        parts = (weights + more.weights, cache + more.cache, compute + more.compute)
+        return Memory(*parts, free - more.used, device)
+
+    @cache  # noqa: B019 - as long as the plan
+    def memory_alone(self, device: int, context: int) -> Memory:
+        """What it needs with everything on one device."""
+        return self.memory(self.alone(device), context)
 
     def _buffers(self, split: Split, context: int) -> Buffers:
         """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
@@ -199,8 +242,13 @@ class Steps:
         return low * CELLS
 
     def decode_bound_s(self) -> float | None:
-        """A lower bound on the seconds of a token, over all splits of whole layers and their experts that fit."""
+        """A lower bound on the seconds of a token, over all splits of whole layers and their experts that fit.
+
+        None with a draft model.
+        """
         q, step = self.question, self.decode
+        if q.options.draft:
+            return None
         copy = max(t.bytes for t in q.checkpoint.tensors if t.name == "token_embd.weight") if self._tied else 0
         # a tied matrix is counted twice in the graph, and devices are larger by it, so that the bound stays a bound
         cluster = _with_memory(q.cluster, self.launching, lambda kind: {"memory_bytes": kind.memory_bytes + 2 * copy})
