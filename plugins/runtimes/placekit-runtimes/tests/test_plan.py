@@ -300,7 +300,7 @@ class TestTheCommand:
     def test_it_prints_the_plan(self, model: Any, placekit: Run) -> None:
         done = placekit("plan", model(EXPERTS), f"{FAST} + {HOST}", "weights=q4_k_m", *self.OPTIONS)
         assert done.code == 0
-        assert "best: everything on fast:0" in done.out
+        assert "recommended: everything on fast:0" in done.out
         assert "llama-server -m qwen3_moe-Q4_K_M.gguf -c 2048" in done.out
         assert re.search(r"no split of whole layers", done.out)
 

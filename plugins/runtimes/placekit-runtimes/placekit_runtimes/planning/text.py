@@ -28,7 +28,7 @@ def show(plan: Planned, after: str = "") -> None:
         print(wrapped(after))
     if not any(row.works and row.best for row in plan.rows):
         return
-    print(wrapped(f"best: {plan.verdict}"))
+    print(wrapped(f"recommended: {plan.verdict}"))
     for note in notes(plan):
         print(wrapped(note))
     print()
@@ -75,7 +75,12 @@ def seconds(value: float) -> str:
 def notes(plan: Planned) -> list[str]:
     """What to know of the best row: how wrong its speed may be, its distance from the bound, memory that is nearly full."""
     q, o, row, found = plan.question, plan.question.options, plan.best, []
-    if plan.error_band is not None:
+    if o.draft:
+        found.append(
+            f"accuracy: unknown; {o.accepted:.0%} of the drafted tokens are assumed to be right (accepted={o.accepted:g}),"
+            " measure that with your texts"
+        )
+    elif plan.error_band is not None:
         found.append(f"accuracy: {plan.error_band}")
     assert row.split is not None
     if plan.decode_bound_s and not row.split.streams:
