@@ -146,7 +146,7 @@ def test_figures_are_those_of_the_plan(divided: Plan) -> None:
     bound = divided.decode_bound_s
     assert bound
     assert any(f"more than {o.users / bound:.1f} tokens/s" in note for note in text["li"])
-    assert any(str(divided.error_band) in note for note in text["li"])
+    assert any(f"({divided.error_bands[0].kind}" in note for note in text["li"])
 
 
 def test_bars_of_memory_are_in_proportion(divided: Plan) -> None:

@@ -20,6 +20,9 @@ from placekit_models.shipped import shipped
 METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "awq", "gptq": "gptq", "mxfp4": "mxfp4", "modelopt": "nvfp4"}
 """Formats by the `quant_method` of a configuration."""
 
+NATIVE = {"gpt-oss": "mxfp4"}
+"""Formats in which models are published, by architecture, if that is not bf16."""
+
 
 def find(model: str, weights: str | None) -> Checkpoint:
     """The tensors of a model. Raises ImporterError that says what to put where."""
@@ -38,7 +41,7 @@ def find(model: str, weights: str | None) -> Checkpoint:
     if shape is None:
         config, where = _configuration(name)
         shape, weights = shape_of(config, where), weights or _method(config)
-    own = next((word for word in title.lower().split("-") if word in PACKED), "bf16")
+    own = next((word for word in title.lower().split("-") if word in PACKED), NATIVE.get(shape.architecture, "bf16"))
     return with_modules(stored(shape.whole(title), weights or own))
 
 

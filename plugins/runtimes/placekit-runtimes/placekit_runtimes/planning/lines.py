@@ -78,7 +78,8 @@ def vllm_serve(row: Row, steps: Steps) -> str:
     counts = [int(np.count_nonzero(split.home[:-1] == d)) for d in used]
     kinds = [q.cluster.kinds[q.cluster.device_kind[d]] for d in used]
     share = min(math.floor(100 * kind.usable_bytes / kind.memory_bytes) / 100 for kind in kinds)
-    words = ["vllm", "serve", q.file, "--max-model-len", str(o.context), "--max-num-seqs", str(o.users)]
+    model, packed = _repository(q.file, q.name.rpartition(" ")[2])
+    words = ["vllm", "serve", model, *packed, "--max-model-len", str(o.context), "--max-num-seqs", str(o.users)]
     words += ["--gpu-memory-utilization", f"{share:.2f}"]
     before, boxes = [], len(set(q.cluster.launchers.host.tolist())) > 1
     if boxes:
@@ -97,6 +98,17 @@ def vllm_serve(row: Row, steps: Steps) -> str:
         ]  # vLLM stops at the first tensor beyond it
     words += ["--kv-cache-dtype", "fp8"] if o.cache == "fp8" else []
     return " ".join([*before, shlex.join(words)])
+
+
+def _repository(file: str, weights: str) -> tuple[str, list[str]]:
+    """The repository or folder of a model for vLLM and transformers, and vLLM's flags for weights that are not in it."""
+    known = file.startswith((".", "/", "~")) or "/" in file
+    name = file if known else f"ORGANISATION/{file}"
+    if weights in ("bf16", "f16", "f32", "mxfp4") or weights in file.lower() or file.startswith((".", "/", "~")):
+        return name, []
+    if weights == "fp8":
+        return name, ["--quantization", "fp8"]
+    return f"{name}-{weights.upper()}", []
 
 
 def from_pretrained(row: Row, steps: Steps) -> str:

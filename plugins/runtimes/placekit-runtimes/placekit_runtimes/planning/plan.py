@@ -22,6 +22,10 @@ from placekit_runtimes.planning.text import show
 
 SIXTEEN = ("bf16", "f16", "f32")
 """Formats that all runtimes run."""
+USUAL: tuple[RuntimeName, ...] = ("llamacpp", "vllm")
+"""Runtimes that are planned for if none is named."""
+IN_GGUF = {"mxfp4": "mxfp4_moe"}
+"""Formats that have another name in GGUF files."""
 
 
 class Plan(Planned):
@@ -59,8 +63,7 @@ def strategies(
     """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`."""
     registry = registry or installed()
     o = _checked(options)
-    checkpoint = with_tower(find(model, o.weights), model, o.mmproj, o.images, o.image)
-    check_room(checkpoint, o.images, o.prompt)
+    checkpoint = find(model, o.weights)
     types = {t.type.lower() for t in checkpoint.tensors if t.matrix}
     own = o.weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
     path = folder_or_file(model)
@@ -68,17 +71,17 @@ def strategies(
     runtimes = _runtimes(own, path, o.mmproj or o.draft)
     if o.runtime is not None and o.runtime not in runtimes:
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
-        raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"planned are {titles}")
+        raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"{own} is run by {titles}")
     cluster = _machine(machine, registry)
     found: dict[RuntimeName, Strategies] = {}
-    boxes = len(set(cluster.launchers.host.tolist()))
-    for runtime in [o.runtime] if o.runtime else runtimes:
-        if runtime == "accelerate" and boxes > 1 and len(runtimes) > 1:
-            continue  # it knows the devices of one box
+    for runtime in [o.runtime] if o.runtime else [r for r in runtimes if r in USUAL]:
         converted = runtime == "llamacpp" and not file.endswith(".gguf")
+        if converted and own.lower() in IN_GGUF:
+            checkpoint = find(model, IN_GGUF[own.lower()])
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
-        question = Question(checkpoint, cluster, o, f"{checkpoint.name} {own}", name)
-        found[runtime] = Strategies(question, runtime, registry)
+        whole = with_tower(checkpoint, model, o.mmproj, o.images, o.image)
+        check_room(whole, o.images, o.prompt)
+        found[runtime] = Strategies(Question(whole, cluster, o, f"{checkpoint.name} {own}", name), runtime, registry)
     return found
 
 
@@ -102,6 +105,8 @@ def _runtimes(weights: str, path: Path | None, more: str = "") -> list[RuntimeNa
         return ["llamacpp"]
     if name in SIXTEEN:
         return ["llamacpp", "vllm", "accelerate", "exo"]
+    if name in IN_GGUF:
+        return ["llamacpp", "vllm", "accelerate"]
     return ["llamacpp"] if name in GGUF else ["vllm", "accelerate"]
 
 

@@ -88,10 +88,10 @@ class Planned:
         return described(q.cluster, self.strategies[row.runtime].steps.layout, row.split)
 
     @cached_property
-    def error_band(self) -> ErrorBand | None:
-        """How far speeds of tokens like those of the best row are from published ones."""
+    def error_bands(self) -> list[ErrorBand]:
+        """How far speeds of tokens and of prompts like those of the best row are from published ones."""
         assert self.best.split is not None
-        return self.strategies[self.best.runtime].steps.error_band(self.best.split)
+        return self.strategies[self.best.runtime].steps.error_bands(self.best.split)
 
     @cached_property
     def decode_bound_s(self) -> float | None:
@@ -106,22 +106,26 @@ class Planned:
             return PlacementError(f"no runtime runs {q.name} there: {refused[0].error}")
         lacking = min(row.memory.lacking for row in known if row.memory is not None)
         more = "" if q.cpu is not None else "name the host's memory to use it, too: '... + 64GB ddr5-5600'; "
-        size = q.checkpoint.bytes
+        ways = [self._smaller(), self._less_context(), "fewer users" if o.users > 1 else ""]
         return PlacementError(
             f"{q.name} does not fit on {q.cluster.name}: {units.mebibytes(lacking)} are missing; its weights take"
-            f" {units.mebibytes(size)}",
-            f"{more}{self._smaller()}, less context (now {o.context:,} tokens) or fewer users",
+            f" {units.mebibytes(q.checkpoint.bytes)}",
+            f"{more}{' or '.join(way for way in ways if way) or 'plan a smaller model'}",
         )
 
     def _smaller(self) -> str:
-        """The formats that may fit, for a hint."""
-        room = float(self.question.cluster.memory_bytes.sum())
+        """The largest of the smaller formats that may fit, for a hint; empty without one."""
+        q = self.question
         if self.model.endswith(".gguf"):
             return "take a file with fewer bits"
+        other = max(s.steps.cache_bytes for s in self.strategies.values())
+        room = float(q.cluster.memory_bytes.sum()) - other
         sizes = {name: find(self.model, name).bytes for name in SMALLER}
-        fits = [f"weights={name} ({units.mebibytes(size)})" for name, size in sizes.items() if size < room]
-        return (
-            f"plan {fits[0]}"
-            if fits
-            else f"weights={SMALLER[-1]} takes {units.mebibytes(sizes[SMALLER[-1]])}: plan a smaller model"
-        )
+        fits = [n for n, size in sizes.items() if size < min(room, 0.97 * q.checkpoint.bytes)]
+        return f"plan weights={fits[0]} ({units.mebibytes(sizes[fits[0]])})" if fits else ""
+
+    def _less_context(self) -> str:
+        """The most context for which a row fits, for a hint; empty if none does."""
+        rows = [row for row in self.rows if row.split is not None]
+        most = max((self.strategies[r.runtime].steps.largest_context(r.split) for r in rows if r.split), default=0)
+        return f"context={most}" if most else ""

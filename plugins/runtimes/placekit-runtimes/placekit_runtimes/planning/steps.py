@@ -263,11 +263,14 @@ class Steps:
     def _tied(self) -> bool:
         return all(t.name != "output.weight" for t in self.question.checkpoint.tensors)
 
-    def error_band(self, split: Split) -> ErrorBand | None:
-        """How far speeds of tokens like these are from published ones."""
+    def error_bands(self, split: Split) -> list[ErrorBand]:
+        """How far speeds of tokens and of prompts like these are from published ones; empty for weights that are copied."""
         inside = self.layout.layer >= 0  # an embedding in host memory does not make a program of the CPU's
-        used = {*split.home.tolist(), *split.held[inside].tolist()}
-        return self.registry.error_band(self.decode.problem, sorted(used))
+        used = sorted({*split.home.tolist(), *split.held[inside].tolist()})
+        gpus = len({*split.home.tolist()} & {*self.question.gpus})
+        problems = [self.decode.problem, self.prompt(gpus, True)[0].problem]
+        found = [self.registry.error_band(problem, used) for problem in problems if not split.streams]
+        return [band for band in found if band is not None]
 
 
 def sums(index: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:

@@ -118,9 +118,9 @@ class Strategies:
         }  # fmt: skip
         if len(q.gpus) > 1 or (q.cpu is not None and q.gpus):
             try:
-                yield f"{self.runner.title}, by itself", own[self.runtime]()
+                yield f"{self.runner.title}'s own split", own[self.runtime]()
             except PlacekitError as e:
-                yield f"{self.runner.title}, by itself", e.message
+                yield f"{self.runner.title}'s own split", e.message
         if self.runtime == "llamacpp" and q.cpu is not None:
             if self.regulars.targets and q.gpus:
                 yield f"experts in host memory, rest on {names[q.gpus[0]]}", self._experts_in_memory(q.gpus[0])

@@ -20,10 +20,11 @@ def show(plan: Planned, after: str = "") -> None:
     """Print the table, a sentence after it, the verdict, the memory of the best row, and the lines for each runtime."""
     q, o = plan.question, plan.question.options
     print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
-    several = "all users together: " if o.users > 1 else ""
     devices = " + ".join(q.cluster.device_names)
-    table(["strategy", "tokens/s", "prompt", "answer", "GiB"], [_cells(plan, row) for row in plan.rows],
-          title=f"{several}simulated tokens/s; GiB on {devices}")  # fmt: skip
+    head = ["strategy", "tokens/s", "prompt tokens/s", "answer", "GiB"]
+    several = ", of all users together" if o.users > 1 else ""
+    title = f"simulated at {q.depth:,} tokens of context{several}; GiB on {devices} at the full context"
+    table(head, [_cells(plan, row) for row in plan.rows], title=title)
     if after:
         print(wrapped(after))
     if not any(row.works and row.best for row in plan.rows):
@@ -80,8 +81,11 @@ def notes(plan: Planned) -> list[str]:
             f"accuracy: unknown; {o.accepted:.0%} of the drafted tokens are assumed to be right (accepted={o.accepted:g}),"
             " measure that with your texts"
         )
-    elif plan.error_band is not None:
-        found.append(f"accuracy: {plan.error_band}")
+    else:
+        known = [b for b in plan.error_bands if b.error is not None]
+        bands = [f"{b.error:.0%} ({b.kind}; {b.rows})" for b in known]
+        like = f"nine of ten published measurements like this are within {' and '.join(bands)}"
+        found.append(f"accuracy: {like if bands else 'no published measurement is like this plan'}")
     assert row.split is not None
     if plan.decode_bound_s and not row.split.streams:
         most = speed(o.users / plan.decode_bound_s)
@@ -92,6 +96,11 @@ def notes(plan: Planned) -> list[str]:
     context = plan.strategies[row.runtime].steps.largest_context(row.split)
     if context < LONG:
         found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
+    kinds = [q.cluster.device_kind[d] for d in q.gpus]
+    if len({*kinds}) < len(kinds):
+        found.append(
+            "not planned: tensor parallelism, which is often faster on several equal GPUs, above all for many users"
+        )
     for d in np.flatnonzero(row.memory.used > 0).tolist():
         if row.memory.free[d] < TIGHT * q.cluster.memory_bytes[d]:
             left = units.mebibytes(max(row.memory.free[d], 0))
@@ -103,10 +112,12 @@ def notes(plan: Planned) -> list[str]:
 
 def show_memory(plan: Planned, row: Row) -> None:
     """Print what each device holds."""
-    memory, names = row.memory, plan.question.cluster.device_names
+    memory, cluster = row.memory, plan.question.cluster
     assert memory is not None
+    whole = np.asarray([cluster.kinds[kind].memory_bytes for kind in cluster.device_kind])
+    parts = (memory.weights, memory.cache, memory.compute, memory.free, whole - cluster.memory_bytes)
     cells = [
-        [names[d], *(f"{x[d] / 2**30:.2f}" for x in (memory.weights, memory.cache, memory.compute, memory.free))]
+        [cluster.device_names[d], *(f"{x[d] / 2**30:.2f}" for x in parts)]
         for d in np.flatnonzero(memory.used > 0).tolist()
     ]
-    table(["GiB", "weights", "cache", "buffers", "left"], cells)
+    table(["GiB", "weights", "cache", "buffers", "left", "reserve"], cells)
