@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_models.checkpoint.buffers import CELLS, Buffers, buffers
+from placekit_models.checkpoint.buffers import CELLS, OFFLOADED, Buffers, Part
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.decoder import Use, program
 
@@ -29,8 +29,6 @@ from placekit_core.contracts.errors import GraphError, ImporterError
 from placekit_runtimes.planning.question import Question
 from placekit_runtimes.planning.split import Layout, Operations, Split
 
-OFFLOADED = 32
-"""llama.cpp multiplies weights in host memory on the GPU if a micro-batch has so many tokens, and copies them there each time."""
 SAMPLE = 4
 """Micro-batches of a prompt that a search simulates, from its middle; the table simulates all."""
 
@@ -157,37 +155,63 @@ class Steps:
         weights = sums(split.held, held, size)
         cache = sums(split.home[: layout.layers], np.asarray(needs.cache, np.float64), size)
         compute = np.zeros(size)
-        homes = list(dict.fromkeys(split.home.tolist()))
-        for d in {*homes, *split.held[layout.layer >= 0].tolist()} & {*q.gpus}:
-            ends = d == split.home[-1]
-            compute[d] = (
-                (needs.only if ends else needs.first) if d == homes[0] else needs.output if ends else needs.layers
-            )
         if q.cpu is not None:
-            compute[q.cpu] = needs.cpu if q.cpu in homes else needs.host
+            compute[q.cpu] = needs.host if q.gpus else needs.cpu
+        at, experts = self._prompt_devices(split)
+        for d in {*at.tolist(), *experts.tolist()} & {*q.gpus}:
+            parts = self._parts(split, d, at, experts)
+            compute[d] = needs.values(parts, begins=d == at[0], ends=d == split.home[-1])
         free = q.cluster.memory_bytes - weights - cache - compute
         return Memory(weights, cache, compute, free)
+
+    def _prompt_devices(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[l] which devices compute a layer in prompts, and its routed experts: the first GPU for those in host memory."""
+        q, layout = self.question, self.layout
+        home, away = split.home[: layout.layers], split.away(layout)
+        if split.streams:
+            return home, home
+        helper = first_gpu(split, layout, q)
+        return np.where(home == q.cpu, helper, home), np.where(away == q.cpu, helper, away)
+
+    def _parts(
+        self, split: Split, device: int, at: NDArray[np.int64], experts: NDArray[np.int64]
+    ) -> list[int]:
+        """[l] what a device computes of each layer in prompts, see `Part`."""
+        cpu, layout = self.question.cpu, self.layout
+        home, away, routed = split.home[: layout.layers], split.away(layout), layout.routed
+        result = np.where(self._experts_last & routed, experts, at)
+        parts = np.where(at == device, Part.LAYER, 0) | np.where((experts == device) & routed, Part.EXPERTS, 0)
+        parts |= np.where((parts & Part.LAYER > 0) & (home == cpu), Part.COPIED, 0)
+        parts |= np.where((parts & Part.EXPERTS > 0) & (away == cpu), Part.COPIED_EXPERTS, 0)
+        parts |= np.where((at == device) & (np.append(at[0], result[:-1]) != device), Part.ARRIVES, 0)
+        return [int(p) for p in parts]
+
+    @cached_property
+    def _experts_last(self) -> NDArray[np.bool_]:
+        """[l] whether the routed experts are the only network of a layer: then its result is where they are."""
+        found = np.ones(self.layout.layers, np.bool_)
+        for name, layer in zip(self.layout.names, self.layout.layer.tolist(), strict=True):
+            if 0 <= layer < self.layout.layers and "ffn_down" in name and "_exps" not in name:
+                found[layer] = False
+        return found
 
     def _buffers(self, split: Split, context: int) -> Buffers:
         """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
         layout, cpu, homes = self.layout, self.question.cpu, {*split.home.tolist()}
-        on_cpu = layout.expert & (split.held == cpu) & (split.home[layout.layer] != cpu)
         apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
-        copies = 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1
-        return self._needs(context, int(layout.bytes[on_cpu].max(initial=0)), copies)
+        return self._needs(context, 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1)
 
     @cache  # noqa: B019 - as long as the plan
-    def _needs(self, context: int, streamed: int, copies: int) -> Buffers:
+    def _needs(self, context: int, copies: int) -> Buffers:
         o = self.question.options
-        return buffers(
-            self.question.checkpoint, context=context, users=o.users, ubatch=o.ubatch, cache_bits=8 * self._cache_bytes,
-            streamed=streamed, copies=copies,
-        )  # fmt: skip
+        return Buffers(
+            self.question.checkpoint, context, o.users, o.ubatch, cache_bits=8 * self._cache_bytes, copies=copies
+        )
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of all caches and states at the full context."""
-        return sum(self._needs(self.question.options.context, 0, 1).cache)
+        return sum(self._needs(self.question.options.context, 1).cache)
 
     def largest_context(self, split: Split) -> int:
         """The most tokens of context for which a split has room, for each user; a multiple of 256."""
@@ -216,6 +240,13 @@ class Steps:
         inside = self.layout.layer >= 0  # an embedding in host memory does not make a program of the CPU's
         used = {*split.home.tolist(), *split.held[inside].tolist()}
         return self.registry.error_band(self.decode.problem, sorted(used))
+
+
+def first_gpu(split: Split, layout: Layout, question: Question) -> int:
+    """The GPU that llama.cpp lists first, which computes prompts with weights in host memory."""
+    apart = split.held[(layout.layer >= 0) & (split.held != np.append(split.home, 0)[layout.layer])]
+    used = [d for d in [*split.home.tolist(), *apart.tolist()] if d in question.gpus]
+    return next(iter(used), min(question.gpus, default=-1))
 
 
 def sums(index: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
