@@ -71,6 +71,15 @@ class _Graph(Values):
         """The copy of a weight that is in host memory; few tokens are computed there instead."""
         return [self.add(t.bytes)] if self.copied and self.tokens >= OFFLOADED else []
 
+    def positions(self) -> None:
+        """Positions of the tokens, which all layers read."""
+        self.shared = self.shared or [self.input(4 * self.tokens)]
+
+    def norm(self, x: int) -> int:
+        """The norm of a layer's values."""
+        n = self.row(self.hidden, x, over=True)
+        return self.row(self.hidden, n, self.add(self.hidden * F32), over=True) if self.copied else n
+
     def input(self, bytes_: int) -> int:
         """A value from elsewhere. If it has copies, all of them stay."""
         all_ = [self.add(bytes_) for _ in range(self.copies)]
@@ -86,7 +95,11 @@ class _Graph(Values):
             v = self.times(t["attn_qkv"], n)
             q, k = self.row(width, v), self.row((t["attn_qkv"].shape[1] - width) // 2, v)
         else:
-            q = self.times(t["attn_q"], n)
+            copy = self.copy(t["attn_q"])
+            if "attn_q_norm" not in t:
+                self.positions()
+            q = self.row(t["attn_q"].shape[1], n, *copy)
+            self.positions()
             gate = q if t["attn_q"].shape[1] > width else -1
             q = self.row(width, q)
             v = self.times(t["attn_v" if "attn_v" in t else "attn_k"], n)
@@ -105,7 +118,9 @@ class _Graph(Values):
         up = [t[key] for key in ("attn_k_b", "attn_v_b") if key in t] or [t["attn_kv_b"]] * 2
         low = self.times(t["attn_q_a"], n) if "attn_q_a" in t else n
         q = self.times(t["attn_q_b" if "attn_q_a" in t else "attn_q"], low)
-        absorbed = self.row(heads * rank, q, *self.copy(up[0]))
+        copy = self.copy(up[0])
+        self.positions()
+        absorbed = self.row(heads * rank, q, *copy)
         q = self.row(heads * both, absorbed, self.row(heads * (both - rank), q))
         kv = self.times(t["attn_kv_a_mqa"], n)
         self.add(0, self.row(both, self.row(rank, kv), self.row(both - rank, kv)))
@@ -180,7 +195,7 @@ class _Graph(Values):
         """
         self.copied = Part.COPIED in part
         if Part.LAYER in part and ("attn_output" in t or "ssm_out" in t):
-            n = self.row(self.hidden, x, over=True)
+            n = self.norm(x)
             ends = [self.recurrence(n, t)] if "ssm_out" in t else []
             ends += [self.attention(n, t, mask, cells)] if "attn_output" in t else []
             if outputs:
@@ -193,7 +208,7 @@ class _Graph(Values):
             return self.experts(-1, t, part, -1, len(networks) == 1)
         if not networks:
             return x
-        n, results = self.row(self.hidden, x, over=True), []
+        n, results = self.norm(x), []
         for end in networks:
             if end == "_exps":
                 results.append(self.experts(n, t, part, x, len(networks) == 1))
@@ -203,8 +218,9 @@ class _Graph(Values):
 
 
 WHOLE = Part.LAYER | Part.EXPERTS
-SAME = 2
-"""Equal layers of which the values are counted: more take no more room."""
+SAME, SAME_COPIED = 2, 8
+"""Equal layers of which the values are counted; more take no more room. With copies of weights, gaps between blocks vary for
+longer."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +365,7 @@ class Buffers:
         own = []
         for i, key in enumerate(zip(self._kinds, parts, strict=True)):
             number[key] = number.get(key, 0) + 1
-            if key[1] and (number[key] <= SAME or i == len(parts) - 1):
+            if key[1] and (number[key] <= (SAME_COPIED if key[1] & Part.COPIED else SAME) or i == len(parts) - 1):
                 own.append((i, key[1]))
         return own
 
@@ -363,21 +379,24 @@ class Buffers:
         x = g.row(hidden, g.row(hidden)) if cpu else -1
         if x < 0 and (begins or (own and own[0][1] & Part.LAYER)):
             x = g.input(4 * hidden * tokens)
-        g.shared = [g.input(4 * tokens)]
         made: dict[tuple[int, bool], int] = {}
 
-        def mask(key: tuple[int, bool]) -> int:
+        def mask(key: tuple[int, bool], places: bool = False) -> int:
             """The mask, with the places in the cache."""
+            g.shared += [g.input(8 * tokens), g.input(8 * tokens * self._wide)] if places else []
             if key not in made:
-                g.shared += [g.input(8 * tokens), g.input(8 * tokens * self._wide)]
                 made[key] = g.input(self._masks[key])
             return made[key]
 
-        here = [self._mask_of[i] for i, p in own if Part.LAYER & p and not Part.COPIED & p and "attn_output" in self._layers[i]]
+        here = list(dict.fromkeys(
+            self._mask_of[i] for i, p in own if p & (Part.LAYER | Part.COPIED) == Part.LAYER and "attn_output" in self._layers[i]
+        ))  # fmt: skip
         for at, (i, part) in enumerate(own):
-            if not part & Part.COPIED:  # an input of a device comes with its first layer that needs none copied
+            if not part & Part.COPIED:  # an input of a device comes with its first layer that is there
+                g.positions()
                 for key in here:
-                    mask(key)
+                    mask(key, places=True)
+                here = []
             if not at and pictures:  # written to a view, which nothing reads; its block is never free again
                 g.kept.append(g.row(hidden, *pictures))
             if part & Part.LAYER and (x < 0 or (part & Part.ARRIVES and at)):

@@ -39,8 +39,8 @@ def llama_server(row: Row, steps: Steps) -> str:
     """The command line of llama-server; before it, those of rpc-server for devices in other boxes."""
     q, o, problem = steps.question, steps.question.options, steps.decode.problem
     split = _split(row)
-    words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users)]
-    words += ["-np", str(o.users)] if o.users > 1 else []
+    # without -np, llama-server has 4 slots that share a cache
+    words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users), "-np", str(o.users)]
     words += arguments(problem, steps.layout, split)
     words += ["-fa", "on"] + (["-ctk", o.cache, "-ctv", o.cache] if o.cache != "f16" else [])
     words += ["-ub", str(o.ubatch)] if o.ubatch != 512 else []
