@@ -95,10 +95,11 @@ class _Step:
 
 
 class Steps:
-    """The steps of a question, built when they are needed."""
+    """The steps of a question, built when they are needed; `on_host`: the embedding is in host memory, even if the machine is
+    described without it."""
 
-    def __init__(self, question: Question, registry: Registry, launching: Launching = "graph") -> None:
-        self.question, self.registry, self.launching = question, registry, launching
+    def __init__(self, question: Question, registry: Registry, launching: Launching, on_host: bool) -> None:
+        self.question, self.registry, self.launching, self.on_host = question, registry, launching, on_host
         self.prompts: dict[tuple[int, bool], _Step] = {}
 
     @cached_property
@@ -149,7 +150,9 @@ class Steps:
         """What a split needs on each device, for the context of the question or another one."""
         q, layout, size = self.question, self.layout, self.question.cluster.size
         held = layout.bytes.copy()
-        if self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
+        if self.on_host and q.cpu is None:
+            held[layout.layer < 0] = 0.0
+        elif self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
             held[layout.index["output"]] = 0.0
         needs = self._buffers(split, context or q.options.context)
         weights = sums(split.held, held, size)
