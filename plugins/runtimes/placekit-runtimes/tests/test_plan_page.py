@@ -15,6 +15,7 @@ import pytest
 from placekit_runtimes.planning.page import SCRIPT, STYLE, fragment, page
 from placekit_runtimes.planning.plan import Plan, plan
 from placekit_runtimes.planning.strategies import Row
+from placekit_runtimes.planning.text import speed
 
 HOSTILE = "</pre></style></script><img src=x onerror=alert(1)>&\"'\udcff"
 CONFIG = {
@@ -145,7 +146,7 @@ def test_figures_are_those_of_the_plan(divided: Plan) -> None:
     assert text["pre"] == [divided.llama_cpp()]
     bound = divided.decode_bound_s
     assert bound
-    assert any(f"more than {o.users / bound:.1f} tokens/s" in note for note in text["li"])
+    assert any(f"more than {speed(o.users / bound)} tokens/s" in note for note in text["li"])
     assert any(note.startswith("accuracy: ") for note in text["li"])
 
 

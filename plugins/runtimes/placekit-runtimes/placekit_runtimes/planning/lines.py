@@ -39,19 +39,13 @@ def llama_server(row: Row, steps: Steps) -> str:
     """The command line of llama-server; before it, those of rpc-server for devices in other boxes."""
     q, o, problem = steps.question, steps.question.options, steps.decode.problem
     split = _split(row)
-    words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users)]
+    # without -np, llama-server has 4 slots that share a cache
+    words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users), "-np", str(o.users)]
     words += ["--mmproj", tower.file] if (tower := q.checkpoint.tower) else []
     if steps.draft is not None and row.memory is not None:
-        words += [
-            "-md",
-            steps.draft.question.file,
-            "--spec-type",
-            "draft-simple",
-            "--spec-draft-n-max",
-            str(o.draft_tokens),
-        ]
+        words += ["-md", steps.draft.question.file, "--spec-type", "draft-simple"]
+        words += ["--spec-draft-n-max", str(o.draft_tokens)]
         words += ["-devd", buffer_name(problem, row.memory.draft, row.memory.draft)] if q.gpus else []
-    words += ["-np", str(o.users)] if o.users > 1 else []
     words += arguments(problem, steps.layout, split)
     words += ["-fa", "on"] + (["-ctk", o.cache, "-ctv", o.cache] if o.cache != "f16" else [])
     words += ["-ub", str(o.ubatch)] if o.ubatch != 512 else []

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from placekit_models.checkpoint.buffers import CELLS, Buffers, buffers
+from placekit_models.checkpoint.buffers import CELLS, OFFLOADED, Buffers, Part
 from placekit_models.checkpoint.gguf_header import bits_of
 from placekit_models.decoder import Use, program
 
@@ -31,8 +31,6 @@ from placekit_runtimes.planning.drafts import drafting, tokens_per_check
 from placekit_runtimes.planning.question import Question
 from placekit_runtimes.planning.split import TOWER, Layout, Operations, Split
 
-OFFLOADED = 32
-"""llama.cpp multiplies weights in host memory on the GPU if a micro-batch has so many tokens, and copies them there each time."""
 SAMPLE = 4
 """Micro-batches of a prompt that a search simulates, from its middle; the table simulates all."""
 
@@ -101,10 +99,11 @@ class _Step:
 
 
 class Steps:
-    """The steps of a question, built when they are needed."""
+    """The steps of a question, built when they are needed; `on_host`: the embedding is in host memory, even if the machine is
+    described without it."""
 
-    def __init__(self, question: Question, registry: Registry, launching: Launching = "graph") -> None:
-        self.question, self.registry, self.launching = question, registry, launching
+    def __init__(self, question: Question, registry: Registry, launching: Launching, on_host: bool) -> None:
+        self.question, self.registry, self.launching, self.on_host = question, registry, launching, on_host
         self.prompts: dict[tuple[int, bool], _Step] = {}
 
     @cached_property
@@ -180,20 +179,20 @@ class Steps:
         """What a split needs on each device, for the context of the question or another one."""
         q, layout, size = self.question, self.layout, self.question.cluster.size
         held = layout.bytes.copy()
-        if self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
+        if self.on_host and q.cpu is None:
+            held[layout.layer < 0] = 0.0
+        elif self._tied and split.home[-1] == split.held[layout.index["token_embd"]]:  # one matrix for both
             held[layout.index["output"]] = 0.0
         needs = self._buffers(split, context or q.options.context)
         weights = sums(split.held, held, size)
         cache = sums(split.home[: layout.layers], np.asarray(needs.cache, np.float64), size)
         compute = np.zeros(size)
-        homes = list(dict.fromkeys(split.home.tolist()))
-        for d in {*homes, *split.held[layout.layer >= 0].tolist()} & {*q.gpus}:
-            ends = d == split.home[-1]
-            compute[d] = (
-                (needs.only if ends else needs.first) if d == homes[0] else needs.output if ends else needs.layers
-            )
         if q.cpu is not None:
-            compute[q.cpu] = needs.cpu if q.cpu in homes else needs.host
+            compute[q.cpu] = needs.host if q.gpus else needs.cpu
+        at, experts = self._prompt_devices(split)
+        for d in {*at.tolist(), *experts.tolist()} & {*q.gpus}:
+            computed = self._parts(split, d, at, experts)
+            compute[d] = needs.values(computed, begins=d == at[0], ends=d == split.home[-1])
         if q.checkpoint.tower is not None:
             compute[split.held[layout.layer == TOWER][0]] += q.checkpoint.tower.buffer
         free = q.cluster.memory_bytes - weights - cache - compute
@@ -212,26 +211,52 @@ class Steps:
         """What it needs with everything on one device."""
         return self.memory(self.alone(device), context)
 
+    def _prompt_devices(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[l] which devices compute a layer in prompts, and its routed experts: the first GPU for those in host memory."""
+        q, layout = self.question, self.layout
+        home, away = split.home[: layout.layers], split.away(layout)
+        if split.streams:
+            return home, home
+        helper = first_gpu(split, layout, q)
+        return np.where(home == q.cpu, helper, home), np.where(away == q.cpu, helper, away)
+
+    def _parts(self, split: Split, device: int, at: NDArray[np.int64], experts: NDArray[np.int64]) -> list[int]:
+        """[l] what a device computes of each layer in prompts, see `Part`."""
+        cpu, layout = self.question.cpu, self.layout
+        home, away, routed = split.home[: layout.layers], split.away(layout), layout.routed
+        result = np.where(self._experts_last & routed, experts, at)
+        parts = np.where(at == device, Part.LAYER, 0) | np.where((experts == device) & routed, Part.EXPERTS, 0)
+        parts |= np.where((parts & Part.LAYER > 0) & (home == cpu), Part.COPIED, 0)
+        parts |= np.where((parts & Part.EXPERTS > 0) & (away == cpu), Part.COPIED_EXPERTS, 0)
+        parts |= np.where((at == device) & (np.append(at[0], result[:-1]) != device), Part.ARRIVES, 0)
+        return [int(p) for p in parts]
+
+    @cached_property
+    def _experts_last(self) -> NDArray[np.bool_]:
+        """[l] whether the routed experts are the only network of a layer: then its result is where they are."""
+        found = np.ones(self.layout.layers, np.bool_)
+        for name, layer in zip(self.layout.names, self.layout.layer.tolist(), strict=True):
+            if 0 <= layer < self.layout.layers and "ffn_down" in name and "_exps" not in name:
+                found[layer] = False
+        return found
+
     def _buffers(self, split: Split, context: int) -> Buffers:
         """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
         layout, cpu, homes = self.layout, self.question.cpu, {*split.home.tolist()}
-        on_cpu = layout.expert & (split.held == cpu) & (split.home[layout.layer] != cpu)
         apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
-        copies = 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1
-        return self._needs(context, int(layout.bytes[on_cpu].max(initial=0)), copies)
+        return self._needs(context, 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1)
 
     @cache  # noqa: B019 - as long as the plan
-    def _needs(self, context: int, streamed: int, copies: int) -> Buffers:
+    def _needs(self, context: int, copies: int) -> Buffers:
         o = self.question.options
-        return buffers(
-            self.question.checkpoint, context=context, users=o.users, ubatch=o.ubatch, cache_bits=8 * self._cache_bytes,
-            streamed=streamed, copies=copies,
-        )  # fmt: skip
+        return Buffers(
+            self.question.checkpoint, context, o.users, o.ubatch, cache_bits=8 * self._cache_bytes, copies=copies
+        )
 
     @property
     def cache_bytes(self) -> int:
         """Bytes of all caches and states at the full context."""
-        return sum(self._needs(self.question.options.context, 0, 1).cache)
+        return sum(self._needs(self.question.options.context, 1).cache)
 
     def largest_context(self, split: Split) -> int:
         """The most tokens of context for which a split has room, for each user; a multiple of 256."""
@@ -271,6 +296,13 @@ class Steps:
         problems = [self.decode.problem, self.prompt(gpus, True)[0].problem]
         found = [self.registry.error_band(problem, used) for problem in problems if not split.streams]
         return [band for band in found if band is not None]
+
+
+def first_gpu(split: Split, layout: Layout, question: Question) -> int:
+    """The GPU that llama.cpp lists first, which computes prompts with weights in host memory."""
+    apart = split.held[(layout.layer >= 0) & (split.held != np.append(split.home, 0)[layout.layer])]
+    used = [d for d in [*split.home.tolist(), *apart.tolist()] if d in question.gpus]
+    return next(iter(used), min(question.gpus, default=-1))
 
 
 def sums(index: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:

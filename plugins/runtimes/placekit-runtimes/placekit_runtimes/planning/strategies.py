@@ -78,7 +78,7 @@ class Strategies:
 
     def __init__(self, question: Question, runtime: RuntimeName, registry: Registry) -> None:
         self.question, self.runtime, self.runner = question, runtime, RUNNERS[runtime]
-        self.steps = Steps(question, registry, self.runner.launching)
+        self.steps = Steps(question, registry, self.runner.launching, self.runner.space.embedding_on_cpu)
         self.regulars = Regulars(self.steps, self.runner.space)
 
     def rows(self) -> Iterator[Row]:
