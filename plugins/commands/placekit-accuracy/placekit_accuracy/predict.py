@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
+from placekit_models.checkpoint.buffers import OFFLOADED
 from placekit_models.decoder import Use, decoder
 from placekit_models.shape import Shape
 from placekit_runtimes.llamacpp import gpu_of_layers
 from placekit_runtimes.planning.split import Layout, Operations
-from placekit_runtimes.planning.steps import OFFLOADED, unlimited
+from placekit_runtimes.planning.steps import unlimited
 
 from placekit_accuracy.rows import BITS, Row, shapes
 from placekit_core import Cluster, Graph, Placements, Problem, Registry

@@ -160,7 +160,7 @@ class Steps:
     def draft(self) -> Steps | None:
         """The steps of the draft model; None without one."""
         own = self.question.options.draft
-        return Steps(drafting(self.question), self.registry, self.launching) if own else None
+        return Steps(drafting(self.question), self.registry, self.launching, self.on_host) if own else None
 
     @cached_property
     def check(self) -> _Step:
