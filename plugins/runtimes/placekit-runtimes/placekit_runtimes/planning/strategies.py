@@ -120,7 +120,7 @@ class Strategies:
             try:
                 yield f"{self.runner.title}'s own split", own[self.runtime]()
             except PlacekitError as e:
-                yield f"{self.runner.title}'s own split", e.message
+                yield f"{self.runner.title}'s own split", e.message.partition(":")[0]
         if self.runtime == "llamacpp" and q.cpu is not None:
             if self.regulars.targets and q.gpus:
                 yield f"experts in host memory, rest on {names[q.gpus[0]]}", self._experts_in_memory(q.gpus[0])
