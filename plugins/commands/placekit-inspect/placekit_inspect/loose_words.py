@@ -50,7 +50,7 @@ class _Reader:
         self.names = {plain_name(kind): kind for kind in known.kinds} | _NAMES
         for kind, part in known.kinds.items():
             title = re.split(r" \d+ GB", part.title)[0].lower()
-            for own in (title, _MAKERS.sub("", title)):
+            for own in filter(_plain, (title, _MAKERS.sub("", title))):
                 self.names.setdefault(_plain(own), kind)
 
     def box(self, words: str) -> str:

@@ -127,9 +127,9 @@ def read_machine(text: str, known: Parts) -> Machine:
 
 
 def plain_words(text: str) -> str:
-    """The text in lower case, with single spaces, and `+` for `and`."""
+    """The text in lower case, with single spaces, `+` for `and`, and `4090 24gb` for `4090 (24gb)`."""
     text = re.sub(r",?\s*(?:&|\b(?:and|with)\b)", " + ", text.lower().replace("\u00d7", "x"))
-    return " ".join(text.split())
+    return " ".join(re.sub(r"(?<=\d) ?\((\d+ ?gi?b)\)", r" \1", text).split())
 
 
 def _with_boxes(words: str, known: Parts) -> Machine:

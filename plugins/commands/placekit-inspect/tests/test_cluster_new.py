@@ -216,7 +216,11 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
         ("2x m3_ultra", "m3_ultra has no PCIe slot", "connect it by a network"),
         ("rtx4090 + cpu, shared", "rtx4090 has a memory of its own", "on a shared memory: orin, orin_cpu"),
         ("rtx4090 + 2x cpu", "2 CPUs in a box", "give a box one CPU"),
-        ("2 nodes of (4x h100, nvswitch)", "2 boxes, and nothing connects them", "thunderbolt4, thunderbolt5, 10gbe"),
+        (
+            "2 nodes of (4x h100, nvswitch)",
+            "2 boxes, and nothing connects them",
+            "thunderbolt4, thunderbolt5, 1gbe, 2.5gbe, 10gbe",
+        ),
         ("(4x h100, nvswitch), ib_ndr", "ib_ndr connects boxes, and there is only one", "leave it out"),
         ("2 nodes of (4x h100, ib_ndr), ib_ndr", "ib_ndr connects boxes, and stands in one", "after the brackets"),
         ("2 nodes of (h100) ib_ndr", "'ib_ndr' after the boxes: a comma is missing", "write for example"),
@@ -248,6 +252,7 @@ def test_mistakes(text: str, said: str, hint: str) -> None:
         ("a 4090, a 3060 and 64 GB", "rtx4090 + rtx3060 + 64gb ddr5-5600"),
         ("RTX 4090 24GB + 3060 12GB, 64gb ram", "rtx4090 + rtx3060 + 64gb ddr5-5600"),
         ("4090 + 3060 + 64gb", "rtx4090 + rtx3060 + 64gb ddr5-5600"),
+        ("4090 (24GB) & 3060 (12 GB)", "rtx4090 + rtx3060"),
         ("2x3090", "2x rtx3090"),
         ("2 3090 ti", "2x rtx3090ti"),
         ("2x 4090, 64gb ddr4, pcie4 x8", "2x rtx4090 + 64gb ddr4-3200, pcie4 x8"),
@@ -272,6 +277,7 @@ def test_mistakes(text: str, said: str, hint: str) -> None:
         ("epyc 256gb", "epyc_256gb"),
         ("2 nodes of (2x4090 and 64gb), 10gbe", "2 nodes of (2x rtx4090 + 64gb ddr5-5600), 10gbe"),
         ("2x rtx4090, pcie9", "2x rtx4090, pcie9"),
+        ("2x gpu", "2x gpu"),
     ],
 )
 def test_what_people_write_and_what_it_means(text: str, exact: str) -> None:
