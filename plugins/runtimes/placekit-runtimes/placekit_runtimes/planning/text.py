@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from placekit_core import units
@@ -16,16 +18,16 @@ TIGHT = 0.05
 """A device with a smaller share of its usable memory left gets a warning."""
 
 
-def show(plan: Planned, after: str = "") -> None:
-    """Print the table, a sentence after it, the verdict, the memory of the best row, and the lines for each runtime."""
+def show(plan: Planned, after: Sequence[str] = ()) -> None:
+    """Print the table, sentences after it, the verdict, the memory of the best row, and the lines for each runtime."""
     q, o = plan.question, plan.question.options
     print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
     several = "all users together: " if o.users > 1 else ""
     devices = " + ".join(q.cluster.device_names)
     table(["strategy", "tokens/s", "prompt", "answer", "GiB"], [_cells(plan, row) for row in plan.rows],
           title=f"{several}simulated tokens/s; GiB on {devices}")  # fmt: skip
-    if after:
-        print(wrapped(after))
+    for sentence in after:
+        print(wrapped(sentence))
     if not any(row.works and row.best for row in plan.rows):
         return
     print(wrapped(f"recommended: {plan.verdict}"))
