@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -368,9 +369,21 @@ def known(name: str) -> Shape | None:
     return found[same[_bare(name)]] if _bare(name) in same else None
 
 
+def full_name(tag: str) -> str | None:
+    """The name of the only shape with all words of a tag of ollama (`qwen3:30b`); None if no shape or several have them."""
+    found, words = shapes(), _bare(tag)
+    fits = {n: shape for n, shape in found.items() if {*words} <= {*_bare(n)}}
+    exact = [n for n in fits if _bare(n) == words]
+    if not exact and len({repr(shape) for shape in fits.values()}) == 1:
+        exact = sorted(fits, key=len)
+    return exact[0] if exact else None
+
+
 def _bare(name: str) -> tuple[str, ...]:
-    words = name.lower().rpartition("/")[2].removeprefix("meta-").split("-")
-    return tuple(word for word in words if word not in SAME)
+    """The words of a name: those of `qwen3:14b`, `Qwen3_14B` and `Qwen/Qwen3-14B-Instruct` are `qwen`, `3`, `14b`."""
+    title = name.lower().rpartition("/")[2].removeprefix("meta-")
+    words = re.split(r"[-_:]|(?<=[a-z]{2})(?=\d)", title)
+    return tuple(word for word in words if word and word not in SAME)
 
 
 SAME = {

@@ -43,11 +43,10 @@ def main(argv: list[str], registry: Registry) -> int:
         from placekit_runtimes.evaluate_line import main as of_line
 
         return of_line(argv, registry)
-    parser = Parser(
-        "evaluate", "What a device map or placement of your own costs, beside accelerate's own map.", options=True
-    )
-    parser.add_argument("path", metavar="MAP.json", type=Path, help="a device map, the placement.json of a run, or a command"
-        " line in quotes: 'llama-server ...', 'vllm serve ...'")  # fmt: skip
+    parser = Parser("evaluate", "", options=True, usage=USAGE)
+    parser.description = ABOUT
+    how = "a device map, or the placement.json of a run"
+    parser.add_argument("path", metavar="MAP.json", type=Path, help=how)
     arguments = parser.read(argv)
     if take(arguments.options, "policy")[0] is not None:
         raise ConfigError("evaluate takes no policy: the placement is given", "`placekit run` places with a policy")
@@ -63,6 +62,19 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
+USAGE = """placekit evaluate MAP.json [OPTION=VALUE ...]
+       placekit evaluate COMMAND [MACHINE] [OPTION=VALUE ...] [--html FILE]"""
+ABOUT = """examples:
+  placekit evaluate map.json model=hf:gpt2
+  placekit evaluate "llama-server -m Qwen3-14B-Q8_0.gguf -ngl 30"
+      "rtx3060 + 64GB ddr5-5600" prompt=2000
+
+MAP.json: what a device map or placement costs, beside accelerate's own map.
+  Its options are those of `placekit run`.
+
+COMMAND: what a command line of llama.cpp or vLLM, in quotes, costs on a
+  machine, and what would be better. MACHINE is in words, a preset or a YAML
+  file; left out: this computer. The options are those of `placekit plan`."""
 _OPTION = re.compile(r"-|[+~]*[a-z_][\w./@:-]*=")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,37 +13,53 @@ import numpy as np
 from placekit_core import ConfigError, PlacementError, Registry, units
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
+from placekit_runtimes.planning.command import (
+    MACHINE,
+    announcing,
+    divided,
+    machine_of,
+    option_help,
+    refuse_flags,
+    show_machine,
+    write_page,
+)
 from placekit_runtimes.planning.plan import Plan, strategies
 from placekit_runtimes.planning.question import PlanOptions
-from placekit_runtimes.planning.read_lines import Line, read
+from placekit_runtimes.planning.read_lines import Line, is_line, read
 from placekit_runtimes.planning.read_splits import split_of
 from placekit_runtimes.planning.regular import SIMPLER
 from placekit_runtimes.planning.strategies import RUNNERS, Row, Strategies
 from placekit_runtimes.planning.text import show
+from placekit_runtimes.planning.words import described
+
+EXAMPLE = "placekit evaluate 'llama-server -m Qwen3-14B-Q8_0.gguf -ngl 30' 'rtx3060 + 64GB ddr5-5600'"
+COMMAND = "in quotes: 'llama-server ...', 'llama-cli ...', 'llama-bench ...' or 'vllm serve ...'"
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print what a command line costs beside a plan. Raises PlacementError, with devices and bytes, if it does not fit."""
-    own = "\n".join(f"  {name:10} {field.description}" for name, field in PlanOptions.model_fields.items())
-    parser = Parser(
-        "evaluate", "What a command line of llama.cpp or vLLM costs, and what would be better.", options="OPTION=VALUE",
-        epilog=f"options:\n  model      the model, instead of the one in the command line\n{own}",
-    )  # fmt: skip
-    parser.add_argument("line", metavar="COMMAND", help="in quotes: 'llama-server ...' or 'vllm serve ...'")
-    parser.add_argument("machine", metavar="MACHINE", nargs="?", default="auto",
-        help="as for `placekit plan`; auto: this computer")  # fmt: skip
-    arguments = parser.read(argv)
-    words = [arguments.machine, *arguments.options]
-    machines = [word for word in words if "=" not in word and word != "auto"] or ["auto"]
-    if len(machines) > 1:
-        raise ConfigError(f"{machines[1]!r} is one word too many", "put the command line and the machine in quotes")
-    options = dict(word.partition("=")[::2] for word in words if "=" in word)
-    line = read(arguments.line)
-    found = evaluate(line, machines[0], registry, options)
+    text = next(word for word in argv if is_line(word))
+    if len(text.split()) == 1 and len(argv) > 1:
+        raise ConfigError(f"{text} and its arguments are several words", f"put the command line in quotes: {EXAMPLE}")
+    parser = Parser("evaluate", "", usage="placekit evaluate COMMAND [MACHINE] [OPTION=VALUE ...] [--html FILE]")
+    parser.description = f"example:\n  {EXAMPLE}\n\nPrints what a command line costs, and what would be better."
+    model = "the model, instead of the one in the command line"
+    parser.epilog = f"{option_help()}\n{wrapped(model, ' ' * 16, '  model         ')}"
+    parser.add_argument("words", metavar="COMMAND", nargs="*", help=COMMAND)
+    parser.add_argument("unused", metavar="MACHINE", nargs="*", help=MACHINE)
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the plan as a page")
+    arguments = parser.read(refuse_flags(argv))
+    words, options = divided(arguments.words)
+    machine = machine_of(words[1:], options)
+    line = read(words[0])
+    with announcing():
+        found = evaluate(line, machine, registry, options)
     for note in line.notes:
         print(wrapped(f"note: {note}"), file=sys.stderr)
     yours = found.rows[0]
-    show(found, compared(found, yours) if yours.works else "")
+    show_machine(machine, found)
+    show(found, [where(found, yours), *([compared(found, yours)] if yours.works else [])])
+    write_page(arguments.html, found)
     if not yours.works:
         raise PlacementError(
             f"your command line does not fit: {_lacking(found, yours)}",
@@ -63,7 +80,11 @@ def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str,
     if "context" not in own and "context" not in given:
         context = PlanOptions.model_fields["context"].default
         line.notes.append(f"no context is given: evaluated with context={context}")
-    searches = strategies(model, machine, registry, **own | given | ({"weights": weights} if weights else {}))
+    given |= {"weights": weights} if weights else {}
+    ours = line.runtime == "llamacpp"
+    searches = strategies(
+        model, machine, registry, named_by=line.named_by() if ours else (), kept=line.kept, **own | given
+    )
     if line.runtime not in searches:
         titles = ", ".join(RUNNERS[r].title for r in searches)
         raise ConfigError(f"{RUNNERS[line.runtime].title} does not run {model} in this format", f"{titles} would")
@@ -91,6 +112,13 @@ def _row(line: Line, search: Strategies) -> Row:
     memory = replace(memory, free=np.minimum(memory.free, limit - memory.used))
     error = f"lacks {units.mebibytes(memory.lacking)}" if memory.lacking else ""
     return replace(row, memory=memory, error=error)
+
+
+def where(plan: Plan, yours: Row) -> str:
+    """Where the layers of the command line are."""
+    assert yours.split is not None
+    layout = plan.strategies[yours.runtime].steps.layout
+    return f"yours: {described(plan.question.cluster, layout, yours.split)}"
 
 
 def compared(plan: Plan, yours: Row) -> str:

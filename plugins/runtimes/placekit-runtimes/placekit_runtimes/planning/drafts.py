@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.sources import find
 from placekit_models.shape import Checkpoint
 
@@ -17,19 +18,16 @@ DIFFERENT = 128
 def drafting(question: Question) -> Question:
     """The draft model with the same machine and use. Raises ConfigError if its vocabulary is another one."""
     o = question.options
-    checkpoint = find(o.draft, o.draft_weights)
+    draft, weights = named(o.draft, o.draft_weights)
+    checkpoint = find(draft, weights)
     words, own = _words(question.checkpoint), _words(checkpoint)
     if abs(words - own) > DIFFERENT:
         raise ConfigError(
             f"{checkpoint.name} cannot draft for {question.name}: it has {own:,} words, and the model {words:,}",
             "draft with a small model of the same family",
         )
-    path = folder_or_file(o.draft)
-    file = (
-        str(path)
-        if path and path.suffix == ".gguf"
-        else f"{checkpoint.name}-{(o.draft_weights or 'bf16').upper()}.gguf"
-    )
+    path = folder_or_file(draft)
+    file = str(path) if path and path.suffix == ".gguf" else f"{checkpoint.name}-{(weights or 'bf16').upper()}.gguf"
     plain = PlanOptions.model_validate(o.model_dump() | {"draft": "", "images": 0, "mmproj": ""})
     return replace(question, checkpoint=checkpoint, options=plain, name=checkpoint.name, file=file)
 

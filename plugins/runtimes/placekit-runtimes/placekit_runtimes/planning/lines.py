@@ -40,7 +40,7 @@ def llama_server(row: Row, steps: Steps) -> str:
     q, o, problem = steps.question, steps.question.options, steps.decode.problem
     split = _split(row)
     # without -np, llama-server has 4 slots that share a cache
-    words = ["llama-server", "-m", q.file, "-c", str(o.context * o.users), "-np", str(o.users)]
+    words = ["llama-server", *(q.named_by or ("-m", q.file)), "-c", str(o.context * o.users), "-np", str(o.users)]
     words += ["--mmproj", tower.file] if (tower := q.checkpoint.tower) else []
     if steps.draft is not None and row.memory is not None:
         words += ["-md", steps.draft.question.file, "--spec-type", "draft-simple"]
@@ -57,6 +57,7 @@ def llama_server(row: Row, steps: Steps) -> str:
         for i, (d, own) in enumerate(away.items()) if d in split.home or d in split.held
     ]  # fmt: skip
     words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(away)))] if servers else []
+    words += q.kept
     where = f" # in the box of {names[main]}" if away else ""
     # llama.cpp has the tower on the first GPU of the machine, used or not, unless this variable names another
     own = tower is not None and gpus and main != min(q.gpus)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from placekit_inspect.machine_file import machine_file
+from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.recipes import GGUF
 from placekit_models.checkpoint.sources import find
 from placekit_models.checkpoint.towers import check_room, with_tower
@@ -16,7 +18,7 @@ from placekit_core import Cluster, ClusterError, ConfigError, Registry, installe
 from placekit_core.contracts.errors import explain
 from placekit_runtimes.planning.page import fragment
 from placekit_runtimes.planning.planned import Planned
-from placekit_runtimes.planning.question import PlanOptions, Question, RuntimeName, folder_or_file
+from placekit_runtimes.planning.question import SYNONYMS, PlanOptions, Question, RuntimeName, folder_or_file
 from placekit_runtimes.planning.strategies import RUNNERS, Strategies
 from placekit_runtimes.planning.text import show
 
@@ -58,17 +60,25 @@ def plan(
 
 
 def strategies(
-    model: str, machine: str | Path | Cluster = "auto", registry: Registry | None = None, **options: Any
-) -> dict[RuntimeName, Strategies]:
-    """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`."""
+    model: str, machine: str | Path | Cluster = "auto", registry: Registry | None = None, *,
+    named_by: Sequence[str] = (), kept: Sequence[str] = (), **options: Any,
+) -> dict[RuntimeName, Strategies]:  # fmt: skip
+    """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`.
+
+    `named_by` and `kept` are those of a `Question`.
+    """
     registry = registry or installed()
     o = _checked(options)
-    checkpoint = find(model, o.weights)
+    given, (model, weights) = model, named(model, o.weights)
+    checkpoint = find(model, weights)
     types = {t.type.lower() for t in checkpoint.tensors if t.matrix}
-    own = o.weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
+    own = weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
     path = folder_or_file(model)
     file = str(path) if path else model.removeprefix("hf:")
-    runtimes = _runtimes(own, path, o.mmproj or o.draft)
+    if given != model and given.endswith(".gguf"):
+        warnings.warn(f"{given} is not on this computer: planned is {model} with weights={own}", stacklevel=3)
+        file = given
+    runtimes = _runtimes(own, file, o.mmproj or o.draft)
     if o.runtime is not None and o.runtime not in runtimes:
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"{own} is run by {titles}")
@@ -81,7 +91,8 @@ def strategies(
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
         whole = with_tower(checkpoint, model, o.mmproj, o.images, o.image)
         check_room(whole, o.images, o.prompt)
-        found[runtime] = Strategies(Question(whole, cluster, o, f"{checkpoint.name} {own}", name), runtime, registry)
+        question = Question(whole, cluster, o, f"{checkpoint.name} {own}", name, named_by, kept)
+        found[runtime] = Strategies(question, runtime, registry)
     return found
 
 
@@ -89,6 +100,8 @@ def _checked(options: Mapping[str, Any]) -> PlanOptions:
     try:
         o = PlanOptions.model_validate(dict(options))
     except ValidationError as e:
+        for name in set(options) & set(SYNONYMS):
+            raise ConfigError(f"no option named {name!r}", f"did you mean {SYNONYMS[name]}=?") from None
         raise ConfigError(*explain(e, PlanOptions, noun="option")) from None
     if o.prompt + o.generate > o.context:
         raise ConfigError(
@@ -98,10 +111,10 @@ def _checked(options: Mapping[str, Any]) -> PlanOptions:
     return o
 
 
-def _runtimes(weights: str, path: Path | None, more: str = "") -> list[RuntimeName]:
+def _runtimes(weights: str, file: str, more: str = "") -> list[RuntimeName]:
     """The runtimes that run a format, with this file of a tower or draft model."""
     name = weights.lower().replace("-", "_")
-    if more or (path is not None and path.suffix == ".gguf"):
+    if more or file.endswith(".gguf"):
         return ["llamacpp"]
     if name in SIXTEEN:
         return ["llamacpp", "vllm", "accelerate", "exo"]

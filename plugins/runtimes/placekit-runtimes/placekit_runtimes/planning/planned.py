@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.sources import find
 
 from placekit_core import ErrorBand, PlacementError, units
@@ -43,13 +44,15 @@ class Planned:
         """The row with the quickest answer. Raises PlacementError with the missing memory if nothing fits."""
         fits = [row for row in self.rows if row.works and row.best]
         if not fits:
-            raise self._nothing_fits()
+            raise self._nothing_fits(self.rows)
         quickest = min(self.answer_s(row) for row in fits)
         return next(row for row in fits if self.answer_s(row) <= quickest * (1 + EQUAL))
 
     def best_of(self, runtime: RuntimeName) -> Row:
         """The best row of a runtime. Raises PlacementError if the runtime is not planned for, or nothing fits there."""
         found = next((row for row in self.rows if row.runtime == runtime and row.best), None)
+        if found is None and runtime in self.strategies:
+            raise self._nothing_fits([row for row in self.rows if row.runtime == runtime])
         if found is None:
             others = ", ".join(r.title for name, r in RUNNERS.items() if name in self.strategies)
             raise PlacementError(f"there is no plan for {RUNNERS[runtime].title}", f"this plan is for {others}")
@@ -98,17 +101,23 @@ class Planned:
         """A proven lower bound on the seconds of a token, over all placements."""
         return self.strategies[self.best.runtime].steps.decode_bound_s()
 
-    def _nothing_fits(self) -> PlacementError:
+    def __repr__(self) -> str:
+        q = self.question
+        fits = any(row.works and row.best for row in self.rows)
+        return f"<{type(self).__name__} {q.name} on {q.cluster.name}: {self.verdict if fits else 'nothing fits'}>"
+
+    def _nothing_fits(self, rows: Sequence[Row]) -> PlacementError:
         q, o = self.question, self.question.options
-        known = [row for row in self.rows if row.memory is not None]
-        refused = [row for row in self.rows if row.memory is None]
+        known = [row for row in rows if row.memory is not None]
+        refused = [row for row in rows if row.memory is None]
         if not known:
             return PlacementError(f"no runtime runs {q.name} there: {refused[0].error}")
         lacking = min(row.memory.lacking for row in known if row.memory is not None)
         more = "" if q.cpu is not None else "name the host's memory to use it, too: '... + 64GB ddr5-5600'; "
         ways = [self._smaller(), self._less_context(), "fewer users" if o.users > 1 else ""]
+        where = q.cluster.name + ("" if rows is self.rows else f" with {RUNNERS[rows[0].runtime].title}")
         return PlacementError(
-            f"{q.name} does not fit on {q.cluster.name}: {units.mebibytes(lacking)} are missing; its weights take"
+            f"{q.name} does not fit on {where}: {units.mebibytes(lacking)} are missing; its weights take"
             f" {units.mebibytes(q.checkpoint.bytes)}",
             f"{more}{' or '.join(way for way in ways if way) or 'plan a smaller model'}",
         )
@@ -120,7 +129,7 @@ class Planned:
             return "take a file with fewer bits"
         other = max(s.steps.cache_bytes for s in self.strategies.values())
         room = float(q.cluster.memory_bytes.sum()) - other
-        sizes = {name: find(self.model, name).bytes for name in SMALLER}
+        sizes = {name: find(named(self.model, None)[0], name).bytes for name in SMALLER}
         fits = [n for n, size in sizes.items() if size < min(room, 0.97 * q.checkpoint.bytes)]
         return f"plan weights={fits[0]} ({units.mebibytes(sizes[fits[0]])})" if fits else ""
 

@@ -14,17 +14,13 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 from placekit_models.checkpoint.gguf_header import bits_of
+from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.recipes import GGUF, PACKED
 
 from placekit_core import ConfigError
 from placekit_runtimes.planning.flags import IGNORED, SWITCHES, TABLES
 from placekit_runtimes.planning.question import CacheType, RuntimeName
 
-ALIASES = {"fp16": "f16", "mxfp4": "mxfp4_moe"}
-_NAMED = re.compile(
-    rf"(?P<name>.+?)[-._](?P<weights>{'|'.join(sorted([*GGUF, *ALIASES], key=len, reverse=True))})(-\d{{5}}-of-\d{{5}})?",
-    re.I,
-)
 _VARIABLE = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.S)
 _COMMENT = re.compile(r"\s# (?:in the box of (\S+))?[^'\"]*$")
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -40,6 +36,7 @@ class Line:
         variables: environment variables.
         positional: the other words.
         box: a device of the box where it runs, from a comment `# in the box of DEVICE`; empty if unknown.
+        kept: arguments of llama-server that change nothing here, as they are written, and those of unknown flags.
         notes: what to tell the user.
     """
 
@@ -48,6 +45,7 @@ class Line:
     variables: dict[str, str]
     positional: Sequence[str]
     box: str
+    kept: Sequence[str]
     notes: list[str]
 
     @property
@@ -78,22 +76,23 @@ class Line:
         repository, file = self.last("--hf-repo"), self.last("--model") or self.last("--hf-file")
         if file is None and repository is None:
             raise ConfigError("the command line names no model", "-m FILE.gguf, or -hf USER/MODEL-GGUF:Q4_K_M")
-        if file is None:
-            name, _, tag = str(repository).partition("/")[2].partition(":")
-            file = f"{re.sub(r'[-_.]gguf$', '', name, flags=re.I)}-{tag or 'Q4_K_M'}.gguf"
-        if os.path.exists(os.path.expanduser(file)):
+        if file is not None and os.path.exists(os.path.expanduser(file)):
             return file, weights
-        stem = PurePath(file).name.removesuffix(".gguf")
-        match = _NAMED.fullmatch(stem)
-        if match is None and weights is None:
+        title, _, tag = str(repository).rpartition("/")[2].partition(":")
+        given = PurePath(file).name if file else f"{title}:{tag or 'Q4_K_M'}"
+        name, own = named(given, weights)
+        if own is None or name == given:
             raise ConfigError(
-                f"{file} is not on this computer, and its name ends in no known format",
+                f"{given} is not on this computer, and its name ends in no known format",
                 f"give model=hf:NAME weights=q4_k_m, or the path of the file; formats are {', '.join(GGUF)}",
             )
-        name, own = (match["name"], match["weights"].lower()) if match else (stem, "")
-        weights = weights or ALIASES.get(own, own)
-        self.notes.append(f"{PurePath(file).name} is not on this computer: evaluated is {name} with weights={weights}")
-        return name, weights
+        self.notes.append(f"{given} is not on this computer: evaluated is {name} with weights={own}")
+        return name, own
+
+    def named_by(self) -> list[str]:
+        """The arguments that name the model, for llama-server."""
+        flags = {"--model": "-m", "--hf-repo": "-hf", "--hf-file": "-hff"}
+        return [word for flag, short in flags.items() if (value := self.last(flag)) for word in (short, value)]
 
     def options(self) -> dict[str, Any]:
         """What it says of options of a plan. Raises ConfigError."""
@@ -182,7 +181,10 @@ def read(text: str) -> Line:
     flags: list[tuple[str, str]] = []
     positional: list[str] = []
     unknown: list[str] = []
+    kept: list[str] = []
     for name, value in _flags([*before, *words[1:]], runtime):
+        if command == "llama-server" and (name not in table or table[name] == "--batch-size"):
+            kept += [word for word in (name, value) if word]
         if not name:
             positional.append(value)
         elif name not in table:
@@ -192,7 +194,7 @@ def read(text: str) -> Line:
         else:
             flags.append((table[name], value))
     box = next((match[1] for row in rows if (match := _COMMENT.search(row))), "")
-    found = Line(command, flags, variables, positional, box or "", [])
+    found = Line(command, flags, variables, positional, box or "", kept, [])
     if unknown:
         found.notes.append(f"not read, because placekit does not know it: {', '.join(dict.fromkeys(unknown))}")
     return found

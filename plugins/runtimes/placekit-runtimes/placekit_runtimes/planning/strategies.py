@@ -72,6 +72,10 @@ class Row:
         """Whether it runs and fits."""
         return not self.error
 
+    def __repr__(self) -> str:
+        result = self.error or f"{self.decode_s:.3g} s per token, {self.prompt_s:.3g} s per prompt"
+        return f"<Row {self.name}: {result}>"
+
 
 class Strategies:
     """The strategies of a question for one runtime."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from placekit_core import units
@@ -16,8 +18,8 @@ TIGHT = 0.05
 """A device with a smaller share of its usable memory left gets a warning."""
 
 
-def show(plan: Planned, after: str = "") -> None:
-    """Print the table, a sentence after it, the verdict, the memory of the best row, and the lines for each runtime."""
+def show(plan: Planned, after: Sequence[str] = ()) -> None:
+    """Print the table, sentences after it, the verdict, the memory of the best row, and the lines for each runtime."""
     q, o = plan.question, plan.question.options
     print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
     devices = " + ".join(q.cluster.device_names)
@@ -25,8 +27,8 @@ def show(plan: Planned, after: str = "") -> None:
     several = ", of all users together" if o.users > 1 else ""
     title = f"simulated at {q.depth:,} tokens of context{several}; GiB on {devices} at the full context"
     table(head, [_cells(plan, row) for row in plan.rows], title=title)
-    if after:
-        print(wrapped(after))
+    for sentence in after:
+        print(wrapped(sentence))
     if not any(row.works and row.best for row in plan.rows):
         return
     print(wrapped(f"recommended: {plan.verdict}"))
