@@ -101,7 +101,7 @@ class Steps:
 
     def __init__(self, question: Question, registry: Registry, launching: Launching = "graph") -> None:
         self.question, self.registry, self.launching = question, registry, launching
-        self.prompts: dict[tuple[int, bool], _Step] = {}
+        self.prompts: dict[tuple[int, bool, bool], _Step] = {}
 
     @cached_property
     def decode(self) -> _Step:
@@ -123,29 +123,40 @@ class Steps:
         cache = self.question.options.cache
         return 1.0 if cache == "fp8" else bits_of(cache.upper()) / 8
 
-    def prompt(self, gpus: int, sample: bool) -> tuple[_Step, float]:
-        """The prompt of one user on so many GPUs, and what its seconds are multiplied by; `sample`: a part of it."""
+    def prompt(self, gpus: int, overlap: bool, sample: bool) -> tuple[_Step, float]:
+        """The prompt of one user on so many GPUs, and what its seconds are multiplied by.
+
+        `overlap`: GPUs work on several micro-batches at once; `sample`: a part of the prompt.
+        """
         o = self.question.options
         tokens = min(o.prompt, SAMPLE * o.ubatch) if sample else o.prompt
-        if (key := (gpus, tokens < o.prompt)) not in self.prompts:
+        if (key := (gpus, overlap, tokens < o.prompt)) not in self.prompts:
             past, layers = (o.prompt - tokens) // 2, self.question.checkpoint.layers
-            overlap, stage = not self.layout.routed.any(), layers // gpus if gpus > 1 else 0
-            bytes_ = self._cache_bytes
             use = Use(
-                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True
-            )
+                "prompt", past, 1, tokens, o.ubatch, cache_bytes=self._cache_bytes, overlap=overlap,
+                stage=layers // gpus if gpus > 1 else 0, copied=True,
+            )  # fmt: skip
             self.prompts[key] = self._step("prompt", use)
         return self.prompts[key], o.prompt / tokens
 
     def seconds(self, splits: Sequence[Split], sample: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[b] seconds of a token of all users, and of a prompt of one."""
         prompt_s = np.zeros(len(splits))
-        gpus = np.asarray([len({*s.home.tolist()} & {*self.question.gpus}) for s in splits])
-        for number in np.unique(gpus).tolist():
-            rows = np.flatnonzero(gpus == number)
-            step, times = self.prompt(number, sample)
-            prompt_s[rows] = times * step.seconds([splits[i] for i in rows.tolist()])
+        alike: dict[tuple[int, bool], list[int]] = {}
+        for i, split in enumerate(splits):
+            gpus = len({*split.home.tolist()} & {*self.question.gpus})
+            overlap = not self.layout.routed.any() and (split.streams or self._pipelined(split))
+            alike.setdefault((gpus, overlap), []).append(i)
+        for (gpus, overlap), rows in alike.items():
+            step, times = self.prompt(gpus, overlap, sample)
+            prompt_s[rows] = times * step.seconds([splits[i] for i in rows])
         return self.decode.seconds(splits), prompt_s
+
+    def _pipelined(self, split: Split) -> bool:
+        """Whether llama.cpp computes several micro-batches at once: several GPUs have all layers, and no tensor is apart."""
+        layout, homes = self.layout, {*split.home.tolist()}
+        apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
+        return len(homes) > 1 and self.question.cpu not in homes and not apart.any()
 
     def memory(self, split: Split, context: int | None = None) -> Memory:
         """What a split needs on each device, for the context of the question or another one."""
@@ -170,10 +181,9 @@ class Steps:
 
     def _buffers(self, split: Split, context: int) -> Buffers:
         """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
-        layout, cpu, homes = self.layout, self.question.cpu, {*split.home.tolist()}
+        layout, cpu = self.layout, self.question.cpu
         on_cpu = layout.expert & (split.held == cpu) & (split.home[layout.layer] != cpu)
-        apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
-        copies = 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1
+        copies = 4 if self._pipelined(split) else 1
         return self._needs(context, int(layout.bytes[on_cpu].max(initial=0)), copies)
 
     @cache  # noqa: B019 - as long as the plan
@@ -213,9 +223,7 @@ class Steps:
 
     def error_band(self, split: Split) -> ErrorBand | None:
         """How far speeds of tokens like these are from published ones."""
-        inside = self.layout.layer >= 0  # an embedding in host memory does not make a program of the CPU's
-        used = {*split.home.tolist(), *split.held[inside].tolist()}
-        return self.registry.error_band(self.decode.problem, sorted(used))
+        return self.registry.error_band(self.decode.problem, sorted(split.used(self.layout)))
 
 
 def sums(index: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
