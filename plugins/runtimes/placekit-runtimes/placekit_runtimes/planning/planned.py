@@ -103,23 +103,24 @@ class Planned:
         known = [row for row in self.rows if row.memory is not None]
         refused = [row for row in self.rows if row.memory is None]
         if not known:
-            return PlacementError(f"no runtime runs {q.name} there: {refused[0].error}")
+            reason = refused[0].error if refused else "they need GPUs"
+            return PlacementError(f"no runtime runs {q.name} on {q.cluster.name}: {reason}")
         lacking = min(row.memory.lacking for row in known if row.memory is not None)
         more = "" if q.cpu is not None else "name the host's memory to use it, too: '... + 64GB ddr5-5600'; "
         size = q.checkpoint.bytes
         return PlacementError(
             f"{q.name} does not fit on {q.cluster.name}: {units.mebibytes(lacking)} are missing; its weights take"
             f" {units.mebibytes(size)}",
-            f"{more}{self._smaller()}, less context (now {o.context:,} tokens) or fewer users",
+            f"{more}{self._smaller(lacking)}, less context (now {o.context:,} tokens) or fewer users",
         )
 
-    def _smaller(self) -> str:
-        """The formats that may fit, for a hint."""
-        room = float(self.question.cluster.memory_bytes.sum())
+    def _smaller(self, lacking: float) -> str:
+        """The largest format that frees what is missing, for a hint."""
+        room = self.question.checkpoint.bytes - lacking
         if self.model.endswith(".gguf"):
             return "take a file with fewer bits"
         sizes = {name: find(self.model, name).bytes for name in SMALLER}
-        fits = [f"weights={name} ({units.mebibytes(size)})" for name, size in sizes.items() if size < room]
+        fits = [f"weights={name} ({units.mebibytes(size)})" for name, size in sizes.items() if size <= room]
         return (
             f"plan {fits[0]}"
             if fits
