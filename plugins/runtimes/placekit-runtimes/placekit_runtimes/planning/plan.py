@@ -75,7 +75,10 @@ def strategies(
             continue  # it knows the devices of one box
         converted = runtime == "llamacpp" and not file.endswith(".gguf")
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
-        question = Question(checkpoint, cluster, o, f"{checkpoint.name} {own}", name)
+        ubatch = o.ubatch if "ubatch" in o.model_fields_set else RUNNERS[runtime].ubatch or o.prompt
+        question = Question(
+            checkpoint, cluster, o.model_copy(update={"ubatch": ubatch}), f"{checkpoint.name} {own}", name
+        )
         found[runtime] = Strategies(question, runtime, registry)
     return found
 
