@@ -221,10 +221,11 @@ class Regulars:
     def best(self, among: Iterable[tuple[int, ...]] | None = None) -> Split | None:
         """The best split that is found on these chains, by default on all; None if none fits."""
         ends = [self._climbed(start) for chain in among or self.chains() for start in self.starts(chain)]
-        splits = [self.split(r) for lacking, _, r in ends if lacking == 0]
-        distinct = list({s.key: s for s in splits}.values())
-        if not distinct:
+        fit = [(seconds, r) for lacking, seconds, r in ends if lacking == 0]
+        if not fit:
             return None
+        splits = [self.split(r) for _, r in fit] + [self._simplified(*min(fit, key=lambda x: x[0]))]
+        distinct = list({s.key: s for s in splits}.values())
         answer_s = self.steps.question.answer_s(*self.steps.seconds(distinct))
         near = np.flatnonzero(answer_s <= answer_s.min() * (1 + SIMPLER)).tolist()
         return distinct[min(near, key=lambda i: (distinct[i].parts(self.layout), answer_s[i]))]
@@ -241,6 +242,17 @@ class Regulars:
                     break
             else:
                 return best
+
+    def _simplified(self, seconds: float, r: Regular) -> Split:
+        """The split with the fewest parts that moves lead to without more than `SIMPLER` seconds."""
+        best = self.split(r).parts(self.layout), seconds, r
+        while True:
+            rated = self._rated(list(dict.fromkeys(m for k in SHIFTS for m in self.moves(best[2], k))), 0.0)
+            near = [(self.split(m).parts(self.layout), s, m) for _, s, m in rated if s <= seconds * (1 + SIMPLER)]
+            found = min(near, key=lambda x: x[:2], default=best)
+            if found[0] >= best[0]:
+                return self.split(best[2])
+            best = found
 
     def _rated(self, found: list[Regular], limit: float) -> list[tuple[float, float, Regular]]:
         """The splits that lack at most `limit` bytes; seconds are simulated for those that fit."""
