@@ -49,8 +49,8 @@ CEILINGS = {
     "plugins/reporting/placekit-report": 4_150,  # target 3,900
     "plugins/reporting/placekit-tensorboard": 120,
     # target 3,300; errors name what works, steps that a runtime computes otherwise; since 3,750: `plan`, its page, and command
-    # lines of llama.cpp and vLLM
-    "plugins/runtimes/placekit-runtimes": 6_300,
+    # lines of llama.cpp and vLLM; since 6,300: several boxes, many GPUs, simpler splits, and each runtime's micro-batches
+    "plugins/runtimes/placekit-runtimes": 6_350,
     "plugins/trainers/placekit-learn": 1_000,
 }
 """A room over its target has its present size, rounded up to 50 lines."""
