@@ -117,11 +117,14 @@ class _Chain:
 
     Attributes:
         devices: [layers + 1] device of each layer and of the output.
-        on_cpu: how many of them are on the CPU.
+        more: devices with tensors and no layers; llama.cpp loads nothing to GPUs that `--device` leaves out.
+        on_cpu: how many layers are on the CPU.
     """
 
-    def __init__(self, problem: Problem, devices: Sequence[int], name: Callable[[int], str]) -> None:
-        self.problem, self.devices = problem, list(devices)
+    def __init__(
+        self, problem: Problem, devices: Sequence[int], name: Callable[[int], str], more: Sequence[int] = ()
+    ) -> None:
+        self.problem, self.devices, self.more = problem, list(devices), more
         self.gpus_of_machine = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
         gpus = self.gpus_of_machine
         self.on_cpu = next((i for i, d in enumerate(self.devices) if d in gpus), len(self.devices))
@@ -129,11 +132,6 @@ class _Chain:
         if self.devices[-1] in used or (used and self.devices[-1] not in gpus):
             self.devices[-1] = used[-1]  # the output is on the last GPU, with the last layers or alone
         self._check_order(name)
-
-    @property
-    def main(self) -> int:
-        """The first GPU that is used; llama.cpp runs in its box."""
-        return next((d for d in self.devices if d in self.gpus_of_machine), self.devices[0])
 
     def _check_order(self, name: Callable[[int], str]) -> None:
         """Raise PlacementError that names a layer whose device llama.cpp cannot express."""
@@ -147,19 +145,22 @@ class _Chain:
                 why = f"layer {name(i)!r} goes back to {names[here]} after {name(i - 1)!r} on {names[before]}"
                 raise PlacementError(f"llama.cpp takes consecutive layers, and {why}", ANY)
 
-    def arguments(self, more: Iterable[int] = ()) -> list[str]:
-        """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several.
-
-        `more`: devices with tensors and no layers; llama.cpp loads nothing to GPUs that `--device` leaves out.
-        """
-        gpus = list(dict.fromkeys([*self.devices[self.on_cpu :], *(d for d in more if d in self.gpus_of_machine)]))
-        names = ",".join(buffer_name(self.problem, d, self.main) for d in gpus)
+    def arguments(self) -> list[str]:
+        """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several."""
+        gpus = list(dict.fromkeys([*self.devices[self.on_cpu :], *(d for d in self.more if d in self.gpus_of_machine)]))
+        main = main_device(self.problem, [*self.devices, *self.more])
+        names = ",".join(buffer_name(self.problem, d, main) for d in gpus)
         # llama.cpp lists the devices of other boxes first
-        usual = gpus == self.gpus_of_machine and not remote_devices(self.problem, self.main)
+        usual = gpus == self.gpus_of_machine and not remote_devices(self.problem, main)
         own = ["--device", names] if gpus and not usual else []
         shares = ",".join(str(self.devices.count(d)) for d in gpus)
         split = ["--tensor-split", shares] if len(gpus) > 1 else []
         return [*own, "--n-gpu-layers", str(len(self.devices) - self.on_cpu), *split]
+
+
+def main_device(problem: Problem, used: Iterable[int]) -> int:
+    """The device in whose box llama.cpp runs: the CPU if it has layers or tensors of layers, else the first GPU."""
+    return min(used, key=lambda d: problem.device_type(d) == "gpu")
 
 
 def buffer_name(problem: Problem, device: int, main: int) -> str:
@@ -196,10 +197,11 @@ _BACKENDS = {
 
 def arguments(problem: Problem, layout: Layout, split: Split) -> list[str]:
     """The arguments that place the tensors of a file as a split does. Raises PlacementError, see `LlamaCpp.write`."""
-    chain = _Chain(problem, split.home.tolist(), lambda i: f"blk.{i}" if i < layout.layers else "output")
+    more = split.held[layout.layer >= 0].tolist()
+    chain = _Chain(problem, split.home.tolist(), lambda i: f"blk.{i}" if i < layout.layers else "output", more)
     home = np.append(chain.devices, split.held[0])[layout.layer]
     apart = (split.held != home) & (layout.layer >= 0)
-    found, experts = chain.arguments(split.held[apart].tolist()), layout.expert & apart
+    found, experts = chain.arguments(), layout.expert & apart
     cpu = [d for d in range(problem.cluster.size) if problem.device_type(d) != "gpu"]
     first = np.unique(layout.layer[experts & np.isin(split.held, cpu)])
     whole = np.isin(layout.layer[layout.expert & ~np.isin(home, cpu)], first)
@@ -207,12 +209,13 @@ def arguments(problem: Problem, layout: Layout, split: Split) -> list[str]:
         before = layout.expert & (layout.layer <= first[-1]) & ~np.isin(home, cpu)
         if experts[before].all() and whole.any():
             return [*found, "--n-cpu-moe", str(int(first[-1]) + 1)]
-    return [*found, *_overrides(problem, layout, split, apart, chain.main)]
+    return [*found, *_overrides(problem, layout, split, apart)]
 
 
-def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np.bool_], main: int) -> list[str]:
+def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np.bool_]) -> list[str]:
     """`--override-tensor` for tensors that are apart from their layers, a pattern for the layers of each name and device."""
     by_name: dict[tuple[str, int], list[int]] = {}
+    main = main_device(problem, split.used(layout))
     for i in np.flatnonzero(apart).tolist():
         key = layout.names[i].removeprefix(f"blk.{layout.layer[i]}.")
         own = "ffn_.*_exps" if layout.expert[i] else re.escape(key)

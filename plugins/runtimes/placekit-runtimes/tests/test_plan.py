@@ -16,7 +16,7 @@ from placekit_runtimes import evaluate_line, plan
 from placekit_runtimes.llamacpp import arguments, gpu_of_layers
 from placekit_runtimes.planning.plan import Plan
 from placekit_runtimes.planning.read_lines import read
-from placekit_runtimes.planning.regular import SIMPLER, Regular, Regulars, Space
+from placekit_runtimes.planning.regular import SHIFTS, SIMPLER, Regular, Regulars, Space
 from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.words import described
 
@@ -166,7 +166,7 @@ class TestTheSearch:
             regulars = Regulars(found.strategies["llamacpp"].steps, space)
             for chain in regulars.chains():
                 for start in regulars.starts(chain):
-                    for near in regulars.moves(start):
+                    for near in (near for k in SHIFTS for near in regulars.moves(start, k)):
                         assert sum(near.counts) == 8
                         assert min(near.counts) >= 0
                         assert all(0 <= sum(row) <= n for row, n in zip(near.away, near.counts, strict=True))
@@ -197,12 +197,12 @@ class TestLines:
         assert "--rpc BOX:50052" in client
 
     def test_vllm(self, model: Any) -> None:
-        found = plan(model(DENSE, num_hidden_layers=50), f"{FAST} + {SLOW}", weights="fp8", **USE)
+        found = plan(model(DENSE, num_hidden_layers=50), f"{FAST} + {SLOW}", weights="fp8", ubatch=512, **USE)
         line = found.vllm()
         counts = re.search(r"VLLM_PP_LAYER_PARTITION=(\d+),(\d+) vllm serve \S+ --max-model-len 2048 ", line)
         assert counts is not None
         assert int(counts[1]) + int(counts[2]) == 50
-        assert "--pipeline-parallel-size 2" in line
+        assert "--pipeline-parallel-size 2 --max-num-batched-tokens 512" in line
 
     def test_vllm_with_weights_in_host_memory(self, model: Any) -> None:
         found = plan(model(DENSE, num_hidden_layers=60), f"{FAST} + {HOST}", weights="fp8", runtime="vllm", **USE)

@@ -51,6 +51,7 @@ VLLM = _table("""
 -q --quantization
 --max-model-len
 --max-num-seqs
+--max-num-batched-tokens
 --gpu-memory-utilization
 --cpu-offload-gb
 --kv-cache-dtype

@@ -14,7 +14,7 @@ import numpy as np
 from placekit_runtimes.exo import RUNTIME as EXO
 from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
-from placekit_runtimes.llamacpp import RPC_PORT, arguments, buffer_name, remote_devices
+from placekit_runtimes.llamacpp import RPC_PORT, arguments, buffer_name, main_device, remote_devices
 from placekit_runtimes.planning.question import RuntimeName
 from placekit_runtimes.planning.split import Split
 from placekit_runtimes.planning.steps import Steps
@@ -49,18 +49,18 @@ def llama_server(row: Row, steps: Steps) -> str:
     words += arguments(problem, steps.layout, split)
     words += ["-fa", "on"] + (["-ctk", o.cache, "-ctv", o.cache] if o.cache != "f16" else [])
     words += ["-ub", str(o.ubatch)] if o.ubatch != 512 else []
-    names, gpus = q.cluster.device_names, [d for d in split.home.tolist() if d in q.gpus]
-    main = gpus[0] if gpus else int(split.home[0])
+    names, used = q.cluster.device_names, split.used(steps.layout)
+    main = main_device(problem, used)
     away = remote_devices(problem, main)
-    servers = [
+    servers = [  # also for devices that are not used: the names of the others count them
         f"rpc-server --host 0.0.0.0 --port {RPC_PORT + i} --device {own} # in the box of {names[d]}"
-        for i, (d, own) in enumerate(away.items()) if d in split.home or d in split.held
+        for i, (d, own) in enumerate(away.items()) if {*away} & {*used}
     ]  # fmt: skip
-    words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(away)))] if servers else []
+    words += ["--rpc", ",".join(f"BOX:{RPC_PORT + i}" for i in range(len(servers)))] if servers else []
     words += q.kept
     where = f" # in the box of {names[main]}" if away else ""
     # llama.cpp has the tower on the first GPU of the machine, used or not, unless this variable names another
-    own = tower is not None and gpus and main != min(q.gpus)
+    own = tower is not None and main in q.gpus and main != min(q.gpus)
     before = f"MTMD_BACKEND_DEVICE={buffer_name(problem, main, main)} " if own else ""
     return "\n".join([*servers, before + shlex.join(words) + where])
 
@@ -91,6 +91,7 @@ def vllm_serve(row: Row, steps: Steps) -> str:
             "--cpu-offload-gb",
             str(math.floor(100 * held.max() / 2**30) / 100),
         ]  # vLLM stops at the first tensor beyond it
+    words += ["--max-num-batched-tokens", str(o.ubatch)] if o.ubatch != 2048 else []
     words += ["--kv-cache-dtype", "fp8"] if o.cache == "fp8" else []
     return " ".join([*before, shlex.join(words)])
 

@@ -91,7 +91,9 @@ def strategies(
         name = f"{file.rpartition('/')[2]}-{own.upper()}.gguf" if converted else file
         whole = with_tower(checkpoint, model, o.mmproj, o.images, o.image)
         check_room(whole, o.images, o.prompt)
-        question = Question(whole, cluster, o, f"{checkpoint.name} {own}", name, named_by, kept)
+        ubatch = o.ubatch if "ubatch" in o.model_fields_set else RUNNERS[runtime].ubatch or o.prompt
+        own_use = o.model_copy(update={"ubatch": ubatch})
+        question = Question(whole, cluster, own_use, f"{checkpoint.name} {own}", name, named_by, kept)
         found[runtime] = Strategies(question, runtime, registry)
     return found
 

@@ -76,7 +76,10 @@ class PlanOptions(Options):
     )
     users: int = Field(1, ge=1, le=2**12, description="users at once")
     cache: Annotated[CacheType, BeforeValidator(_cache)] = Field("f16", description="type of numbers in the cache")
-    ubatch: int = Field(512, ge=32, le=2**16, description="most tokens of a prompt that are computed at once")
+    ubatch: int = Field(
+        512, ge=32, le=2**16,
+        description="most tokens of a prompt that are computed at once; without it, the runtime's own number, as vLLM's 2048",
+    )  # fmt: skip
     runtime: Annotated[RuntimeName | None, BeforeValidator(_runtime)] = Field(
         None, description="plan for this runtime alone; null: for all that run the format of the weights"
     )
@@ -113,8 +116,10 @@ class Question:
 
     @cached_property
     def cpu(self) -> int | None:
-        """The first CPU, whose memory is the host's; None if the machine is described without it."""
-        return next((d for d, k in enumerate(self.cluster.device_kind) if self.cluster.kinds[k].type == "cpu"), None)
+        """The CPU whose memory is the host's, in the box of the fastest GPU; None if the machine is described without it."""
+        host = self.cluster.launchers.host
+        found = [d for d, k in enumerate(self.cluster.device_kind) if self.cluster.kinds[k].type == "cpu"]
+        return min(found, key=lambda d: host[d] != host[self.gpus[0]] if self.gpus else 0, default=None)
 
     @property
     def depth(self) -> int:

@@ -130,7 +130,8 @@ class Line:
             times = {"k": 1000, "K": 1024, "m": 10**6, "M": 2**20}.get(length[-1:], 1)
             context = int(number("--max-model-len", length.rstrip("kKmM"), float) * times)
         cache = "fp8" if type_.startswith("fp8") else {"bfloat16": "bf16"}.get(type_, "f16")
-        return {"context": context, "users": self.number("--max-num-seqs"), "cache": cache}
+        own = {"context": context, "users": self.number("--max-num-seqs"), "cache": cache}
+        return own | {"ubatch": self.number("--max-num-batched-tokens")}
 
 
 def number(flag: str, text: str, kind: type[int] | type[float] = int) -> Any:

@@ -20,7 +20,8 @@ SHIFTS = (16, 8, 4, 2, 1)
 SIMPLER = 0.05
 """A split with fewer parts is preferred if its answer takes at most this much longer: less than predictions are wrong by."""
 LONGEST = 3
-"""GPUs of which all subsets are tried; of more, the fastest 1, 2, 3, ..., and each alone."""
+"""GPUs of which all subsets are tried, and to which experts may go. Of more, each alone is tried, and the fastest ones that have
+room together, or all; and experts go to the CPU only."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,14 @@ class Space:
         on_cpu: the CPU may run the first layers.
         experts: routed experts may be on another device than their layer.
         streams: the tensors of a GPU's first layers may be in host memory, from which they are copied in every step.
+        alike: the same number of such layers for all GPUs: vLLM's `--cpu-offload-gb` is one number.
         embedding_on_cpu: the embedding is in host memory.
-        empty: a device may have no layer.
     """
 
     on_cpu: bool = False
     experts: bool = False
     streams: bool = False
+    alike: bool = False
     embedding_on_cpu: bool = False
 
 
@@ -70,8 +72,8 @@ class Regulars:
         self.steps, self.space, self.layout = steps, space, steps.layout
         q = steps.question
         self.cpu, self.gpus = q.cpu, q.gpus
-        other = [q.cpu] if q.cpu is not None and space.experts else []
-        self.targets = [*other, *(q.gpus if space.experts else ())] if self.layout.routed.any() else []
+        found = [*([] if q.cpu is None else [q.cpu]), *(q.gpus if len(q.gpus) <= LONGEST else ())]
+        self.targets = found if space.experts and self.layout.routed.any() else []
 
     def split(self, r: Regular) -> Split:
         """The split with its devices."""
@@ -103,17 +105,29 @@ class Regulars:
         cpu = (self.cpu,) if self.space.on_cpu and self.cpu is not None else ()
         if cpu and not self.gpus:
             yield cpu
-        n = len(self.gpus)
-        sizes = range(1, n + 1)
-        sets = [own for k in sizes for own in combinations(self.gpus, k)] if n <= LONGEST else [
-            *((d,) for d in self.gpus), *(self.gpus[:k] for k in range(2, n + 1))]  # fmt: skip
-        kinds = self.steps.question.cluster.device_kind
         seen = set()
-        for own in sets:
+        for own in self._sets():
             for order in (own, own[::-1]):
-                if (key := tuple(kinds[d] for d in order)) not in seen:
+                chain = (*cpu, *order)
+                if (key := self._alike(chain)) not in seen:
                     seen.add(key)
-                    yield (*cpu, *order)
+                    yield chain
+
+    def _sets(self) -> Iterator[tuple[int, ...]]:
+        """GPUs to use together."""
+        gpus, n = self.gpus, len(self.gpus)
+        if n <= LONGEST:
+            yield from (own for k in range(1, n + 1) for own in combinations(gpus, k))
+            return
+        yield from ((d,) for d in gpus)
+        room, needed = self.steps.question.cluster.memory_bytes, self.layout.layers * self._layer_bytes()
+        yield from (gpus[:k] for k in range(2, n + 1) if k == n or room[list(gpus[:k])].sum() >= needed)
+
+    def _alike(self, chain: tuple[int, ...]) -> tuple[object, ...]:
+        """Equal for chains of equal devices with equal links."""
+        cluster, pairs = self.steps.question.cluster, np.ix_(chain, chain)
+        links = cluster.routes.latency_s[pairs].tobytes(), cluster.routes.s_per_byte[pairs].tobytes()
+        return (*(cluster.device_kind[d] for d in chain), *links)
 
     def starts(self, chain: Sequence[int]) -> Iterator[Regular]:
         """What people would try first on these devices."""
@@ -149,30 +163,37 @@ class Regulars:
         counts[0] += rest
         return counts
 
-    def moves(self, r: Regular) -> Iterator[Regular]:
-        """Regular splits near another one."""
+    def moves(self, r: Regular, k: int) -> Iterator[Regular]:
+        """Regular splits near another one, with `k` layers elsewhere."""
         n = len(r.chain)
         for i in range(n):
-            for k in SHIFTS:
-                for j in range(n):
-                    if i != j and r.counts[i] >= k:
-                        yield from self._shifted(r, i, j, k)
+            for j in range(n):
+                if i != j and r.counts[i] >= k:
+                    yield from self._shifted(r, i, j, k)
+            for change in (k, -k):
                 for t in range(len(self.targets)):
-                    for change in (k, -k):
-                        yield from self._with_away(r, i, t, change)
-                if self.space.streams and self.cpu is not None and r.chain[i] != self.cpu:
-                    for change in (k, -k):
-                        if 0 <= r.streamed[i] + change <= r.counts[i]:
-                            yield replace(r, streamed=_changed(r.streamed, i, change))
+                    yield from self._with_away(r, i, t, change)
+                yield from self._with_streamed(r, i, change)
+
+    def _with_streamed(self, r: Regular, i: int, change: int) -> Iterator[Regular]:
+        """More or fewer layers of device i, or of all, whose tensors are in the host memory of their box."""
+        own = r.chain if self.space.alike else r.chain[i : i + 1]
+        host = self.steps.question.cluster.launchers.host
+        if not self.space.streams or self.cpu is None or any(d == self.cpu or host[d] != host[self.cpu] for d in own):
+            return
+        if self.space.alike:
+            yield replace(r, streamed=_level(max(r.streamed) + change, r.counts))
+        elif 0 <= r.streamed[i] + change <= r.counts[i]:
+            yield replace(r, streamed=_changed(r.streamed, i, change))
 
     def _shifted(self, r: Regular, i: int, j: int, k: int) -> Iterator[Regular]:
         """`k` layers from device i of the chain to device j; also with their experts staying where they are."""
         counts = _changed(_changed(r.counts, i, -k), j, k)
-        capped = tuple(min(s, c) for s, c in zip(r.streamed, counts, strict=True))
+        capped = tuple(map(min, r.streamed, counts))
         moved = replace(
             r,
             counts=counts,
-            streamed=capped,
+            streamed=_level(max(capped), counts) if self.space.alike else capped,
             away=tuple(self._capped(a, c) for a, c in zip(r.away, counts, strict=True)),
         )
         yield moved
@@ -201,24 +222,38 @@ class Regulars:
     def best(self, among: Iterable[tuple[int, ...]] | None = None) -> Split | None:
         """The best split that is found on these chains, by default on all; None if none fits."""
         ends = [self._climbed(start) for chain in among or self.chains() for start in self.starts(chain)]
-        splits = [self.split(r) for lacking, _, r in ends if lacking == 0]
-        distinct = list({s.key: s for s in splits}.values())
-        if not distinct:
+        fit = [(seconds, r) for lacking, seconds, r in ends if lacking == 0]
+        if not fit:
             return None
+        splits = [self.split(r) for _, r in fit] + [self._simplified(*min(fit, key=lambda x: x[0]))]
+        distinct = list({s.key: s for s in splits}.values())
         answer_s = self.steps.question.answer_s(*self.steps.seconds(distinct))
-        near = np.flatnonzero(answer_s <= answer_s.min() * (1 + SIMPLER))
-        return min((distinct[i] for i in near.tolist()), key=lambda s: s.parts(self.layout))
+        near = np.flatnonzero(answer_s <= answer_s.min() * (1 + SIMPLER)).tolist()
+        return distinct[min(near, key=lambda i: (distinct[i].parts(self.layout), answer_s[i]))]
 
     def _climbed(self, r: Regular) -> tuple[float, float, Regular]:
         """Missing bytes, seconds of an answer, and the split where no move is better."""
         (best,) = self._rated([r], np.inf)
         while True:
-            near = list(dict.fromkeys(self.moves(best[2])))
-            rated = self._rated(near, best[0])
-            better = min(rated, key=lambda x: x[:2], default=best)
-            if better[:2] >= best[:2] or (better[0] == best[0] and better[1] > best[1] * (1 - 1e-6)):
+            for k in SHIFTS:
+                near = list(dict.fromkeys(self.moves(best[2], k)))
+                better = min(self._rated(near, best[0]), key=lambda x: x[:2], default=best)
+                if better[0] < best[0] or (better[0] == best[0] and better[1] < best[1] * (1 - 1e-6)):
+                    best = better
+                    break
+            else:
                 return best
-            best = better
+
+    def _simplified(self, seconds: float, r: Regular) -> Split:
+        """The split with the fewest parts that moves lead to without more than `SIMPLER` seconds."""
+        best = self.split(r).parts(self.layout), seconds, r
+        while True:
+            rated = self._rated(list(dict.fromkeys(m for k in SHIFTS for m in self.moves(best[2], k))), 0.0)
+            near = [(self.split(m).parts(self.layout), s, m) for _, s, m in rated if s <= seconds * (1 + SIMPLER)]
+            found = min(near, key=lambda x: x[:2], default=best)
+            if found[0] >= best[0]:
+                return self.split(best[2])
+            best = found
 
     def _rated(self, found: list[Regular], limit: float) -> list[tuple[float, float, Regular]]:
         """The splits that lack at most `limit` bytes; seconds are simulated for those that fit."""
@@ -229,6 +264,11 @@ class Regulars:
         if fit:
             seconds[fit] = self.steps.question.answer_s(*self.steps.seconds([splits[i] for i in fit], sample=True))
         return [(lacking[i], float(seconds[i]), r) for i, r in enumerate(found) if lacking[i] <= limit]
+
+
+def _level(number: int, counts: Sequence[int]) -> tuple[int, ...]:
+    """This number for all, or as many as there are."""
+    return tuple(min(max(number, 0), count) for count in counts)
 
 
 def _changed(row: tuple[int, ...], i: int, change: int) -> tuple[int, ...]:

@@ -89,6 +89,10 @@ class Split:
         """Equal for equal splits."""
         return self.home.tobytes(), self.held.tobytes(), self.streams
 
+    def used(self, layout: Layout) -> list[int]:
+        """The devices with layers, then those with tensors of layers; an embedding in host memory does not count."""
+        return list(dict.fromkeys([*self.home.tolist(), *self.held[layout.layer >= 0].tolist()]))
+
     def parts(self, layout: Layout) -> int:
         """How many runs of equal layers there are, and of experts that are apart."""
         home, away = self.home, self.away(layout)
@@ -144,8 +148,9 @@ class Operations:
     def devices(self, splits: Iterable[Split], cpu: int | None = None, gpu: int | None = None) -> NDArray[np.int64]:
         """[b, n] device of each operation for each split.
 
-        With `cpu` and `gpu`, products of layers whose tensors are in the CPU's memory run at the layer's home, or on this GPU
-        if that is the CPU: llama.cpp copies such tensors to a GPU for micro-batches of 32 tokens and more.
+        With `cpu` and `gpu`, products of layers whose tensors are in the CPU's memory run on the first GPU with layers, or on
+        this GPU if there is none: llama.cpp copies such tensors to its first device for micro-batches of 32 tokens and more
+        (`ggml_backend_sched_backend_id_from_cur` in ggml-backend.cpp).
         """
         rows = []
         for split in splits:
@@ -155,7 +160,8 @@ class Operations:
             if split.streams:
                 found = np.where(self.product, at, found)
             elif cpu is not None and gpu is not None:
-                found = np.where(self.helped & (found == cpu), np.where(at == cpu, gpu, at), found)
+                first = next((d for d in split.home.tolist() if d != cpu), gpu)
+                found = np.where(self.helped & (found == cpu), first, found)
             rows.append(found)
         return np.stack(rows)
 

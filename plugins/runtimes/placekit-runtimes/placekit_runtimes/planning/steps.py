@@ -104,7 +104,7 @@ class Steps:
 
     def __init__(self, question: Question, registry: Registry, launching: Launching, on_host: bool) -> None:
         self.question, self.registry, self.launching, self.on_host = question, registry, launching, on_host
-        self.prompts: dict[tuple[int, bool], _Step] = {}
+        self.prompts: dict[tuple[int, bool, bool], _Step] = {}
 
     @cached_property
     def decode(self) -> _Step:
@@ -126,16 +126,18 @@ class Steps:
         cache = self.question.options.cache
         return 1.0 if cache == "fp8" else bits_of(cache.upper()) / 8
 
-    def prompt(self, gpus: int, sample: bool) -> tuple[_Step, float]:
-        """The prompt of one user on so many GPUs, and what its seconds are multiplied by; `sample`: a part of it."""
+    def prompt(self, gpus: int, overlap: bool, sample: bool) -> tuple[_Step, float]:
+        """The prompt of one user on so many GPUs, and what its seconds are multiplied by.
+
+        `overlap`: GPUs work on several micro-batches at once; `sample`: a part of the prompt.
+        """
         o = self.question.options
         tokens = min(o.prompt, SAMPLE * o.ubatch) if sample else o.prompt
-        if (key := (gpus, tokens < o.prompt)) not in self.prompts:
+        if (key := (gpus, overlap, tokens < o.prompt)) not in self.prompts:
             past, layers = (o.prompt - tokens) // 2, self.question.checkpoint.layers
-            overlap, stage = not self.layout.routed.any(), layers // gpus if gpus > 1 else 0
-            bytes_ = self._cache_bytes
             use = Use(
-                "prompt", past, 1, tokens, o.ubatch, cache_bytes=bytes_, overlap=overlap, stage=stage, copied=True,
+                "prompt", past, 1, tokens, o.ubatch, cache_bytes=self._cache_bytes, overlap=overlap,
+                stage=layers // gpus if gpus > 1 else 0, copied=True,
                 images=o.images if tokens == o.prompt else 0,  # a part of a prompt has none
             )  # fmt: skip
             self.prompts[key] = self._step("prompt", use)
@@ -144,11 +146,14 @@ class Steps:
     def seconds(self, splits: Sequence[Split], sample: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """[b] seconds of a token of all users, and of a prompt of one."""
         prompt_s = np.zeros(len(splits))
-        gpus = np.asarray([len({*s.home.tolist()} & {*self.question.gpus}) for s in splits])
-        for number in np.unique(gpus).tolist():
-            rows = np.flatnonzero(gpus == number)
-            step, times = self.prompt(number, sample)
-            prompt_s[rows] = times * step.seconds([splits[i] for i in rows.tolist()])
+        alike: dict[tuple[int, bool], list[int]] = {}
+        for i, split in enumerate(splits):
+            gpus = len({*split.home.tolist()} & {*self.question.gpus})
+            overlap = not self.layout.routed.any() and (split.streams or self._pipelined(split))
+            alike.setdefault((gpus, overlap), []).append(i)
+        for (gpus, overlap), rows in alike.items():
+            step, times = self.prompt(gpus, overlap, sample)
+            prompt_s[rows] = times * step.seconds([splits[i] for i in rows])
         if self.draft is None:
             return self.decode.seconds(splits), prompt_s
         o, own = self.question.options, [self.draft.alone(self.memory(split).draft) for split in splits]
@@ -174,6 +179,12 @@ class Steps:
         """Everything on one device, the embedding on the CPU."""
         cpu = self.question.cpu
         return self.layout.split([device] * (self.layout.layers + 1), device if cpu is None else cpu)
+
+    def _pipelined(self, split: Split) -> bool:
+        """Whether llama.cpp computes several micro-batches at once: several GPUs have all layers, and no tensor is apart."""
+        layout, homes = self.layout, {*split.home.tolist()}
+        apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
+        return len(homes) > 1 and self.question.cpu not in homes and not apart.any()
 
     def memory(self, split: Split, context: int | None = None) -> Memory:
         """What a split needs on each device, for the context of the question or another one."""
@@ -242,9 +253,7 @@ class Steps:
 
     def _buffers(self, split: Split, context: int) -> Buffers:
         """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
-        layout, cpu, homes = self.layout, self.question.cpu, {*split.home.tolist()}
-        apart = (split.held != np.append(split.home, split.held[0])[layout.layer]) & (layout.layer >= 0)
-        return self._needs(context, 4 if len(homes) > 1 and cpu not in homes and not apart.any() else 1)
+        return self._needs(context, 4 if self._pipelined(split) else 1)
 
     @cache  # noqa: B019 - as long as the plan
     def _needs(self, context: int, copies: int) -> Buffers:
@@ -290,10 +299,9 @@ class Steps:
 
     def error_bands(self, split: Split) -> list[ErrorBand]:
         """How far speeds of tokens and of prompts like these are from published ones; empty for weights that are copied."""
-        inside = self.layout.layer >= 0  # an embedding in host memory does not make a program of the CPU's
-        used = sorted({*split.home.tolist(), *split.held[inside].tolist()})
+        used = sorted(split.used(self.layout))
         gpus = len({*split.home.tolist()} & {*self.question.gpus})
-        problems = [self.decode.problem, self.prompt(gpus, True)[0].problem]
+        problems = [self.decode.problem, self.prompt(gpus, self._pipelined(split), True)[0].problem]
         found = [self.registry.error_band(problem, used) for problem in problems if not split.streams]
         return [band for band in found if band is not None]
 

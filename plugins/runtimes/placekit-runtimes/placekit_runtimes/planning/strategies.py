@@ -27,17 +27,19 @@ class Runner:
         title: its name, for people.
         space: what it can express.
         launching: how it launches kernels.
+        ubatch: most tokens of a prompt that it computes at once if it is not told; None: all.
     """
 
     title: str
     space: Space
     launching: Launching
+    ubatch: int | None = 512
 
 
 RUNNERS: dict[RuntimeName, Runner] = {
     "llamacpp": Runner("llama.cpp", Space(on_cpu=True, experts=True, embedding_on_cpu=True), "graph"),
-    "vllm": Runner("vLLM", Space(streams=True), "graph"),
-    "accelerate": Runner("accelerate", Space(streams=True), "eager"),
+    "vllm": Runner("vLLM", Space(streams=True, alike=True), "graph", 2048),  # vLLM: 8,192 from 70 GiB of memory
+    "accelerate": Runner("accelerate", Space(streams=True), "eager", None),
     "exo": Runner("exo", Space(), "graph"),
 }
 
@@ -172,7 +174,7 @@ class Strategies:
     def _by_accelerate(self, name: str, split: Split, memory: Memory, best: bool) -> Row:
         """One host thread runs the modules and copies between them."""
         seconds, made = [], None
-        for step in (self.steps.decode, self.steps.prompt(1, False)[0]):
+        for step in (self.steps.decode, self.steps.prompt(1, True, False)[0]):
             placement = step.problem.placement(step.operations.devices([split])[0].astype(np.int16))
             found = ACCELERATE.write(step.problem, placement)
             made = made or found
