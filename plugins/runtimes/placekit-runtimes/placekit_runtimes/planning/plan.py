@@ -66,7 +66,7 @@ def strategies(
     registry = registry or installed()
     o = _checked(options)
     given, (model, weights) = model, named(model, o.weights)
-    checkpoint = with_tower(find(model, weights), model, o.mmproj, o.images, o.image)
+    checkpoint = with_tower(find(given, weights), model, o.mmproj, o.images, o.image)
     check_room(checkpoint, o.images, o.prompt)
     types = {t.type.lower() for t in checkpoint.tensors if t.matrix}
     own = weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
