@@ -295,7 +295,9 @@ class TestErrors:
         )
         o = found.question.options
         assert (o.context, o.prompt, o.generate) == (32768, 2000, 1024)
-        assert [PlanOptions(runtime=name).runtime for name in ("vLLM", "llama.cpp", "llama-cpp")] == [
+        assert [
+            PlanOptions.model_validate({"runtime": name}).runtime for name in ("vLLM", "llama.cpp", "llama-cpp")
+        ] == [
             "vllm",
             "llamacpp",
             "llamacpp",
