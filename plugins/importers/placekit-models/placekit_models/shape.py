@@ -382,8 +382,8 @@ def full_name(tag: str) -> str | None:
 def _bare(name: str) -> tuple[str, ...]:
     """The words of a name: those of `qwen3:14b`, `Qwen3_14B` and `Qwen/Qwen3-14B-Instruct` are `qwen`, `3`, `14b`."""
     title = name.lower().rpartition("/")[2].removeprefix("meta-")
-    words = re.split(r"[-_:]|(?<=[a-z]{2})(?=\d)", title)
-    return tuple(word for word in words if word and word not in SAME)
+    words = [word for word in re.split("[-_:]", title) if word not in SAME]
+    return tuple(part for word in words for part in re.split(r"(?<=[a-z]{2})(?=\d)", word) if part)
 
 
 SAME = {

@@ -21,6 +21,7 @@ from placekit_models.checkpoint.gguf_header import Header
 from placekit_models.checkpoint.importer import CheckpointImporter
 from placekit_models.checkpoint.metadata import from_header
 from placekit_models.checkpoint.modules import architectures
+from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.options import CheckpointOptions
 from placekit_models.checkpoint.sources import find
 from placekit_models.decoder import Use, program
@@ -354,16 +355,54 @@ def test_bad_gguf_files(make: Callable[[Path], Any], message: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("model", "weights", "message"),
     [
-        ("hf:Qwen/Qwen3-30B-A4B", None, "did you mean hf:Qwen3-30B-A3B"),
+        ("hf:Qwen/Qwen3-30B-A4B", None, "the closest names are Qwen3-30B-A3B, .*plan --help` lists the"),
         ("Qwen3-8B", "q4km", "did you mean q4_k_m"),
         ("Qwen3-8B", "UD-Q4_K_XL", "is a mix that differs from model to model: .*\n.*give the GGUF file"),
+        ("Qwen3-14B:UD-Q4_K_XL", None, "is a mix that differs from model to model"),
         ("no.gguf", None, "no file no.gguf"),
+        ("a/Nothing-Q8_0.gguf", None, "no file a/Nothing-Q8_0.gguf, and no model 'Nothing'"),
         ("", None, "give checkpoint=hf:NAME"),
     ],
 )
 def test_unknown_names(model: str, weights: str | None, message: str) -> None:
     with pytest.raises(ImporterError, match=message):
         load(model, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "weights"),
+    [
+        ("qwen3:14b", "Qwen3-14B", None),
+        ("gpt-oss:120b", "gpt-oss-120b", None),
+        ("llama3.3:70b", "Llama-3.3-70B", None),
+        ("qwen3:30b", "Qwen3-30B-A3B", None),
+        ("mistral:7b", "Mistral-7B", None),
+        ("llama3.1:8b-instruct-q4_K_M", "Llama-3.1-8B", "q4_k_m"),
+        ("Qwen3-14B:Q4_K_M", "Qwen3-14B", "q4_k_m"),
+        ("unsloth/Qwen3-14B-GGUF:q8_0", "unsloth/Qwen3-14B", "q8_0"),
+        ("a/Qwen3-14B-Q4_K_M.gguf", "Qwen3-14B", "q4_k_m"),
+        ("Qwen3-14B-Q4_K_M-00001-of-00003.gguf", "Qwen3-14B", "q4_k_m"),
+        ("gpt-oss-20b-mxfp4.gguf", "gpt-oss-20b", "mxfp4_moe"),
+        ("qwen3:latest", "qwen3:latest", None),
+        ("Qwen/Qwen3-14B-AWQ", "Qwen/Qwen3-14B-AWQ", None),
+    ],
+)
+def test_names_as_people_write_them(model: str, name: str, weights: str | None) -> None:
+    assert named(model, None) == (name, weights)
+    assert named(model, "q6_k")[1] == "q6_k"
+
+
+@pytest.mark.parametrize(
+    "model", ["Qwen3_14B", "qwen3-14b", "Qwen/Qwen3-14B-FP8", "qwen3:14b", "x/Qwen3-14B-Q4_K_M.gguf"]
+)
+def test_names_of_the_same_shape(model: str) -> None:
+    assert {t.shape for t in find(model, "q8_0").tensors} == {t.shape for t in find("Qwen3-14B", "q8_0").tensors}
+
+
+def test_a_file_that_is_here_is_itself(tmp_path: Path) -> None:
+    path = tmp_path / "Qwen3-14B-Q4_K_M.gguf"
+    path.touch()
+    assert named(str(path), None) == (str(path), None)
 
 
 def test_contradictions_of_folders(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ def main(argv: list[str], registry: Registry) -> int:
         from placekit_runtimes.evaluate_line import main as of_line
 
         return of_line(argv, registry)
+    if not first and not {"-h", "--help"} & {*argv}:
+        raise ConfigError(
+            "nothing to evaluate is named",
+            "give a MAP.json or a command line in quotes; `placekit evaluate --help` has examples",
+        )
     parser = Parser("evaluate", "", options=True, usage=USAGE)
     parser.description = ABOUT
     how = "a device map, or the placement.json of a run"

@@ -15,6 +15,7 @@ from gguf import GGUFWriter
 from placekit_runtimes import evaluate_line, plan
 from placekit_runtimes.llamacpp import arguments, gpu_of_layers
 from placekit_runtimes.planning.plan import Plan
+from placekit_runtimes.planning.question import PlanOptions
 from placekit_runtimes.planning.read_lines import read
 from placekit_runtimes.planning.regular import SHIFTS, SIMPLER, Regular, Regulars, Space
 from placekit_runtimes.planning.split import Split
@@ -276,6 +277,10 @@ class TestErrors:
             ({"weights": "q9"}, "weights='q9' is no format"),
             ({"runtime": "vllm", "weights": "q4_k_m"}, "vLLM does not run weights in q4_k_m"),
             ({"runtime": "ollama"}, "runtime"),
+            ({"runtime": "llama.cpp", "weights": "fp8"}, "llama.cpp does not run weights in fp8"),
+            ({"cache": "q8"}, "cache: did you mean q8_0?"),
+            ({"quant": "q8_0"}, "no option named 'quant'\n  did you mean weights=?"),
+            ({"context": "32x"}, "context"),
             ({"usres": 2}, "usres"),
             ({"users": 0}, "users"),
         ],
@@ -283,6 +288,31 @@ class TestErrors:
     def test_options(self, model: Any, options: dict[str, Any], message: str) -> None:
         with pytest.raises((ConfigError, ImporterError), match=re.escape(message)):
             plan(model(DENSE), FAST, **USE | options)
+
+    def test_counts_and_runtimes_as_people_write_them(self, model: Any) -> None:
+        found = plan(
+            model(DENSE), FAST, weights="Q8_0", context="32k", prompt="2,000", generate="1K", runtime="llama.cpp"
+        )
+        o = found.question.options
+        assert (o.context, o.prompt, o.generate) == (32768, 2000, 1024)
+        assert [
+            PlanOptions.model_validate({"runtime": name}).runtime for name in ("vLLM", "llama.cpp", "llama-cpp")
+        ] == [
+            "vllm",
+            "llamacpp",
+            "llamacpp",
+        ]
+
+    def test_what_python_prints(self, model: Any) -> None:
+        found = plan(model(DENSE), FAST, weights="q4_k_m", **USE)
+        assert repr(found) == f"<Plan llama q4_k_m on {found.question.cluster.name}: everything on fast:0>"
+        assert re.fullmatch(
+            r"<Row llama.cpp, recommended: [\d.e-]+ s per token, [\d.e-]+ s per prompt>", repr(found.best)
+        )
+        none = plan(model(DENSE, num_hidden_layers=60), FAST, weights="bf16", **USE)
+        assert repr(none).endswith(": nothing fits>")
+        with pytest.raises(PlacementError, match=r"does not fit on .* with llama.cpp: .* are missing"):
+            none.llama_cpp()
 
     def test_machines(self, model: Any) -> None:
         with pytest.raises(PlacekitError, match="no device kind named 'rtx4091'"):
@@ -309,6 +339,45 @@ class TestTheCommand:
         assert done.code == 1
         assert "alone: lacks" in done.out
         assert "does not fit" in done.err
+
+    def test_help_begins_with_an_example(self, placekit: Run) -> None:
+        done = placekit("plan", "--help")
+        assert "example:\n  placekit plan Qwen3-14B" in done.out
+        assert re.search(r"context .*\(default 8,192\)", done.out)
+        assert "TinyLlama-1.1B" in done.out
+        assert "for example placekit plan" in placekit("plan").err
+        assert "COMMAND [MACHINE]" in placekit("evaluate", "--help").out
+
+    def test_the_model_and_the_machine_as_options(self, model: Any, placekit: Run, tmp_path: Path) -> None:
+        page = tmp_path / "plan.html"
+        words = [f"model={model(DENSE)}", f"machine={FAST}", "weights=q4_k_m", "runtime=llamacpp", "--html", str(page)]
+        done = placekit("plan", *words, *self.OPTIONS)
+        assert done.code == 0
+        assert f"written to {page}" in done.out
+        assert page.is_file()
+        assert "recommended" in placekit("plan", words[0], f"cluster={FAST}", *words[2:4], *self.OPTIONS).out
+
+    def test_this_computer(self, model: Any, placekit: Run) -> None:
+        done = placekit("plan", model(DENSE), "weights=q4_k_m", *self.OPTIONS)
+        assert done.out.startswith("on this computer: ")
+
+    @pytest.mark.parametrize(
+        ("word", "hint"),
+        [
+            (("--ctx", "32768"), "write context=32768"),
+            (("--weights=q8_0",), "write weights=q8_0"),
+            (("html=x.html",), "write --html x.html"),
+        ],
+    )
+    def test_flags_and_options(self, word: tuple[str, ...], hint: str, placekit: Run) -> None:
+        done = placekit("plan", "Qwen3-14B", FAST, *word)
+        assert done.code == 1
+        assert hint in done.err
+
+    def test_a_file_that_is_elsewhere(self) -> None:
+        with pytest.warns(UserWarning, match="is not on this computer: planned is Llama-3.2-1B with weights=q8_0"):
+            found = plan("/x/Llama-3.2-1B-Q8_0.gguf", "rtx4090")
+        assert found.llama_cpp().startswith("llama-server -m /x/Llama-3.2-1B-Q8_0.gguf -c")
 
     def test_a_machine_without_quotes(self, model: Any, placekit: Run) -> None:
         done = placekit("plan", model(DENSE), "rtx4090", "+", "rtx3060")

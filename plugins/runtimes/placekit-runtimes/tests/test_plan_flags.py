@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -255,6 +256,30 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "yours" in out
     assert "times as fast as yours" in out
     assert "llama-server -m Llama-3.2-3B-Q8_0.gguf" in out
+
+
+def test_the_recommended_line_keeps_what_the_user_wrote(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    own = "--host 0.0.0.0 --port=80 -t 8 --mlock --jinja --wonder 3 -b 4096"
+    page = tmp_path / "plan.html"
+    for model in ("-hf user/Llama-3.2-3B-GGUF:Q8_0", "-m /x/Llama-3.2-3B-Q8_0-00001-of-00002.gguf"):
+        words = [f"llama-server {model} -ngl 10 -c 2048 {own}", "machine=rtx4090 + 64GB ddr5-5600", "--html", str(page)]
+        assert main(words, installed()) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert "yours: layers 0-18 in host memory, 19-27 on rtx4090:0 " in out
+        assert f"llama-server {model} -c 2048 --n-gpu-layers 29 -fa on {own.replace('=', ' ')} written to" in out
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_other_commands_keep_only_the_model() -> None:
+    assert read("llama-cli -m x.gguf -p hello").kept == []
+    line = read("llama-server -hf user/x -hff y.gguf -ngl 3")
+    assert (line.named_by(), line.kept) == (["-hf", "user/x", "-hff", "y.gguf"], [])
+
+
+def test_a_command_line_without_quotes() -> None:
+    for words in (["llama-server", "-m", "x.gguf", "rtx4090"], ["vllm", "serve", "m"]):
+        with pytest.raises(PlacekitError, match="put the command line in quotes"):
+            main(words, installed())
 
 
 def test_a_line_that_is_as_good() -> None:

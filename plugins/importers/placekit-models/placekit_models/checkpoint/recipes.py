@@ -101,7 +101,7 @@ def stored(checkpoint: Checkpoint, weights: str) -> Checkpoint:
     ):  # bits of Qwen3.5-397B-A17B and Qwen3.5-0.8B (ggml-org/Llama-macOS)
         raise ImporterError(
             f"weights={weights!r:.40} is a mix that differs from model to model: UD-Q4_K_XL takes 4.4 to 5.9 bits a number",
-            "give the GGUF file, of which the first megabytes are enough",
+            "give the GGUF file itself, of which only the header is read, or plan with a format such as weights=q4_k_m",
         )
     close = difflib.get_close_matches(name, [*GGUF, *PACKED], 1)
     guess = f"did you mean {close[0]}? " if close else ""

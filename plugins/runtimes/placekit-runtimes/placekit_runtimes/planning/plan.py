@@ -70,7 +70,7 @@ def strategies(
     registry = registry or installed()
     o = _checked(options)
     given, (model, weights) = model, named(model, o.weights)
-    checkpoint = find(model, weights)
+    checkpoint = find(given, weights)
     types = {t.type.lower() for t in checkpoint.tensors if t.matrix}
     own = weights or (max(types, key=lambda x: sum(t.bytes for t in checkpoint.tensors if t.type.lower() == x)))
     path = folder_or_file(model)
