@@ -266,7 +266,7 @@ def test_the_recommended_line_keeps_what_the_user_wrote(capsys: pytest.CaptureFi
         assert main(words, installed()) == 0
         out = " ".join(capsys.readouterr().out.split())
         assert "yours: layers 0-18 in host memory, 19-27 on rtx4090:0 " in out
-        assert f"llama-server {model} -c 2048 --n-gpu-layers 29 -fa on {own.replace('=', ' ')} written to" in out
+        assert f"llama-server {model} -c 2048 -np 1 --n-gpu-layers 29 -fa on {own.replace('=', ' ')} written to" in out
     assert page.read_text().startswith("<!doctype html>")
 
 

@@ -69,7 +69,9 @@ def test_many_gpus_are_tried_if_they_have_room() -> None:
 def test_micro_batches_are_those_of_the_runtime() -> None:
     found = plan("hf:Qwen3-4B", "rtx4090", prompt=3000)
     sizes = {name: search.question.options.ubatch for name, search in found.strategies.items()}
-    assert sizes == {"llamacpp": 512, "vllm": 2048, "accelerate": 3000, "exo": 512}
+    assert sizes == {"llamacpp": 512, "vllm": 2048}
+    whole = plan("hf:Qwen3-4B", "rtx4090", prompt=3000, runtime="accelerate").strategies["accelerate"].question
+    assert whole.options.ubatch == 3000
     assert "batched-tokens" not in found.vllm()
     line = "vllm serve Qwen/Qwen3-4B --max-num-batched-tokens 256"
     assert evaluate(read(line), "rtx4090", installed(), {}).question.options.ubatch == 256
