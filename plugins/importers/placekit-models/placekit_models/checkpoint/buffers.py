@@ -406,6 +406,8 @@ class Buffers:
                 here = []
             if not at and pictures:  # written to a view, which nothing reads; its block is never free again
                 g.kept.append(g.row(hidden, *pictures))
+            if at and x >= 0 and part & (Part.LAYER | Part.ARRIVES) != Part.LAYER:
+                g.add(0, x)  # another device reads it
             if part & Part.LAYER and (x < 0 or (part & Part.ARRIVES and at)):
                 x = g.add(4 * hidden * tokens)
             key = self._mask_of[i]
