@@ -16,7 +16,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    c_bool,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint64,
+    c_void_p,
+)
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -285,7 +298,16 @@ def _fit(lib: _Library, params: Any, model_params: Any, context_params: Any) -> 
         "PK22common_fit_extra_model14ggml_log_level"
     )
     smallest = ctypes.c_uint32(params.fit_params_min_ctx)
-    by = (ctypes.byref(model_params), ctypes.byref(context_params), shares, overrides, margins, smallest, None, c_int(4))
+    by = (
+        ctypes.byref(model_params),
+        ctypes.byref(context_params),
+        shares,
+        overrides,
+        margins,
+        smallest,
+        None,
+        c_int(4),
+    )
     lib.call(name, c_int, params.model.path.encode(), *by)
 
 

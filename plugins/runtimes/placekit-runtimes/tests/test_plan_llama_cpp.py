@@ -1,4 +1,5 @@
-"""Splits of `placekit plan` as llama.cpp itself loads them: its parser, the device of every tensor, and the memory of each device.
+"""Splits of `placekit plan` as llama.cpp itself loads them: its parser, the device of every tensor, the memory of each device,
+and how it fits a model to the memory by itself.
 
 Models have real tensors of small widths and no contents; GPUs are simulated, see `real_llama` in the tests of placekit-models.
 """
@@ -7,29 +8,28 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from placekit_models.shape import Experts, Latent, Linear, Shape, Tensor
+from placekit_runtimes.planning.fit import fitted
 from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.plan import strategies
 from placekit_runtimes.planning.split import EMBEDDINGS, Split
 from placekit_runtimes.planning.strategies import Row, Strategies
 
 sys.path.append(str(Path(__file__).parents[3] / "importers" / "placekit-models" / "tests"))
-from made_gguf import one_type, write  # noqa: E402
-from real_llama import Loaded, load, parse_llama_server  # noqa: E402
+from made_gguf import one_type, write
+from real_llama import Loaded, load, parse_llama_server
 
 pytestmark = pytest.mark.slow
-NEAR = 0.02
-COPIED = 0.15
-"""Weights in host memory are copied to the first GPU one by one; the gaps that they leave between values are known so far."""
+NEAR, GAPS = 0.02, 0.12
+"""Of the bytes of a device. Products with weights in host memory, and the small values of recurrences, leave gaps that differ."""
 EXPERTS = Experts(32, 4, 512)
 MODELS = {
     "dense": Shape(12, 1024, 16, 4, 8192, ffn=3072, head=64),
@@ -54,6 +54,13 @@ MACHINES = {
     "1": FAST, "1 and host": f"{FAST} + {HOST}", "2": f"{SLOW} + {FAST}", "2 and host": f"{SLOW} + {FAST} + {HOST}",
     "3": f"{FAST} + {SLOW} + {THIRD}", "3 and host": f"{THIRD} + {SLOW} + {FAST} + {HOST}",
 }  # fmt: skip
+# the same with 1 GiB more, which llama.cpp leaves free
+ROOMY = {
+    "small and host": f"third(2.03GB 200GB/s 10TFLOPS) + {HOST}",
+    "1 and host": f"fast(2.2GB 900GB/s 80TFLOPS) + {HOST}",
+    "2 and host": f"slow(2.05GB 300GB/s 20TFLOPS) + fast(2.2GB 900GB/s 80TFLOPS) + {HOST}",
+    "3 and host": f"third(2.03GB 200GB/s 10TFLOPS) + slow(2.1GB 300GB/s 20TFLOPS) + fast(2.2GB 900GB/s 80TFLOPS) + {HOST}",
+}
 USES: tuple[dict[str, Any], ...] = (
     {"context": 2048}, {"context": 2048, "users": 3}, {"context": 4096, "cache": "q8_0"},
     {"context": 1024, "users": 3, "cache": "q8_0", "ubatch": 256},
@@ -70,13 +77,15 @@ def _runtime() -> None:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("gguf")
-    types = {name: lambda t: one_type(t, "Q8_0") for name in MODELS}
-    return {name: write(folder / f"{name}.gguf", shape, types[name], fill=False) for name, shape in MODELS.items()}
+    return {
+        name: write(folder / f"{name}.gguf", shape, lambda t: one_type(t, "Q8_0"), fill=False)
+        for name, shape in MODELS.items()
+    }
 
 
 def search(path: Path, machine: str, use: dict[str, Any]) -> Strategies:
     options = {"prompt": 600, "generate": 200, "runtime": "llamacpp"} | use
-    return strategies(str(path), MACHINES[machine], **options)["llamacpp"]
+    return strategies(str(path), machine, **options)["llamacpp"]
 
 
 def some_splits(own: Strategies, random: Random) -> Iterator[Split]:
@@ -123,23 +132,53 @@ def same_memory(loaded: Loaded, split: Split, own: Strategies) -> None:
         weights, cache, compute = loaded.memory.get(name, [0, 0, 0])
         assert memory.weights[d] == pytest.approx(weights, rel=0.001, abs=2**12), name
         assert memory.cache[d] == cache, name
-        assert memory.compute[d] == pytest.approx(compute, rel=COPIED if copied else np.inf), name
-        if not copied:
-            assert memory.used[d] == pytest.approx(weights + cache + compute, rel=NEAR), name
+        near = GAPS if copied or q.checkpoint.state else NEAR
+        assert memory.used[d] == pytest.approx(weights + cache + compute, rel=near, abs=2**16), name
     if q.cpu is not None:
-        host = [own for name, own in loaded.memory.items() if name not in names.values()]
-        weights = sum(t.bytes for t in q.checkpoint.tensors if device_of(t, split, own) == "CPU")  # not gaps in the file
-        cache, compute = (sum(own[i] for own in host) for i in (1, 2))
+        host = [bytes_ for name, bytes_ in loaded.memory.items() if name not in names.values()]
+        weights = sum(t.bytes for t in q.checkpoint.tensors if device_of(t, split, own) == "CPU")  # no gaps in the file
+        cache, compute = (sum(bytes_[i] for bytes_ in host) for i in (1, 2))
         assert memory.used[q.cpu] == pytest.approx(weights + cache + compute, rel=NEAR)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("model", MODELS)
 def test_lines_load_as_planned(model: str, machine: str, files: dict[str, Path]) -> None:
-    own = search(files[model], machine, USE_OF[model, machine])
+    own = search(files[model], MACHINES[machine], USE_OF[model, machine])
     splits = {split.key: split for split in some_splits(own, Random(model + machine))}.values()
     with ThreadPoolExecutor(2) as pool:
         found = pool.map(lambda split: load(words(split, own), [*gpus(own).values()], hollow=True), splits)
         for split, loaded in zip(splits, found, strict=True):
             same_devices(loaded, split, own)
             same_memory(loaded, split, own)
+
+
+def counts(devices: Sequence[str]) -> dict[str, int]:
+    return {name: devices.count(name) for name in devices if name not in ("CPU", "")}
+
+
+@pytest.mark.parametrize(
+    ("model", "machine"),
+    [("dense", "small and host"), *product(["experts", "latent", "hybrid"], [*ROOMY][1:])],
+)
+def test_it_fits_by_itself_as_planned(model: str, machine: str, files: dict[str, Path]) -> None:
+    """But for one layer of each GPU, of which llama.cpp may place a part."""
+    own = search(files[model], ROOMY[machine], {"context": 2048})
+    split, q = fitted(own.regulars), own.question
+    free = [int(q.cluster.memory_bytes[d]) for d in gpus(own)]
+    args = ["-m", str(files[model]), "-c", "2048", "-np", "1", "-fa", "on"]
+    loaded = load(args, [*gpus(own).values()], hollow=True, free=free)
+    for end in ("attn_norm", "ffn_down_exps"):
+        tensors = [t for t in q.checkpoint.tensors if t.key == end]
+        real = counts([loaded.tensors[t.name].partition("_")[0] for t in tensors])
+        plan = counts([device_of(t, split, own) for t in tensors])
+        assert all(abs(real.get(name, 0) - plan.get(name, 0)) <= 1 for name in gpus(own).values()), (real, plan)
+
+
+def test_a_slot_for_each_user(files: dict[str, Path]) -> None:
+    """Without `-np`, llama-server divides the context among four slots."""
+    for users in (1, 3):
+        own = search(files["dense"], MACHINES["1"], {"context": 2048, "users": users})
+        split = next(some_splits(own, Random(0)))
+        parsed = parse_llama_server(words(split, own), ["CUDA0"])
+        assert (parsed["n_parallel"], parsed["n_ctx"]) == (users, users * 2048)

@@ -109,7 +109,9 @@ class _Graph(Values):
             k = self.rotated(t, kv, self.row(kv, self.times(t["attn_k"], n)))
         self.add(0, k)
         self.add(0, v)
-        cache = [self.add(round(cached(t) / 2 * self.users * self.bits / 8 * cells)) for _ in "kv"] if self.copied else []
+        cache = (
+            [self.add(round(cached(t) / 2 * self.users * self.bits / 8 * cells)) for _ in "kv"] if self.copied else []
+        )
         out = self.row(width, self.scores(q, cells), mask(), *cache, *self.shared)
         out = self.rotated(t, width, out if self.flash else self.row(width, out))
         return self.times(t["attn_output"], out if gate < 0 else self.row(width, out, self.row(width, gate)))
@@ -196,7 +198,9 @@ class _Graph(Values):
         self.copied = Part.COPIED in part
         return self.row(self.hidden, out, x, over=True) if alone else out
 
-    def layer(self, x: int, t: dict[str, Tensor], part: Part, mask: Callable[[], int], cells: int, outputs: int = 0) -> int:
+    def layer(
+        self, x: int, t: dict[str, Tensor], part: Part, mask: Callable[[], int], cells: int, outputs: int = 0
+    ) -> int:
         """A layer, or the part of it that is here; with `outputs`, only so many tokens go on after its attention.
 
         Returns -1 if the result is on another device.
@@ -362,8 +366,7 @@ class Buffers:
         """[layers] equal numbers for layers with tensors of equal shapes and equal masks."""
         numbers: dict[object, int] = {}
         keys = (
-            (mask, *((k, v.shape) for k, v in t.items()))
-            for mask, t in zip(self._mask_of, self._layers, strict=True)
+            (mask, *((k, v.shape) for k, v in t.items())) for mask, t in zip(self._mask_of, self._layers, strict=True)
         )
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
@@ -411,7 +414,9 @@ class Buffers:
             if part & Part.LAYER and (x < 0 or (part & Part.ARRIVES and at)):
                 x = g.add(4 * hidden * tokens)
             key = self._mask_of[i]
-            x = g.layer(x, self._layers[i], Part(part), lambda key=key: mask(key), self._cells[i], outputs * (i == last))  # type: ignore[misc]
+            x = g.layer(
+                x, self._layers[i], Part(part), lambda key=key: mask(key), self._cells[i], outputs * (i == last)
+            )  # type: ignore[misc]
         if ends:
             x = g.add(self._embedding[1] * outputs * F32, *[x] * (x >= 0))
         g.add(0, *[x] * (x >= 0), *g.kept)

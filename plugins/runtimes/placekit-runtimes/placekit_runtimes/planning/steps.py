@@ -176,9 +176,7 @@ class Steps:
         helper = first_gpu(split, layout, q)
         return np.where(home == q.cpu, helper, home), np.where(away == q.cpu, helper, away)
 
-    def _parts(
-        self, split: Split, device: int, at: NDArray[np.int64], experts: NDArray[np.int64]
-    ) -> list[int]:
+    def _parts(self, split: Split, device: int, at: NDArray[np.int64], experts: NDArray[np.int64]) -> list[int]:
         """[l] what a device computes of each layer in prompts, see `Part`."""
         cpu, layout = self.question.cpu, self.layout
         home, away, routed = split.home[: layout.layers], split.away(layout), layout.routed
