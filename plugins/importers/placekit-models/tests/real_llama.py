@@ -16,7 +16,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from ctypes import CFUNCTYPE, POINTER, c_bool, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    c_bool,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint64,
+    c_void_p,
+)
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +83,8 @@ def load(args: Sequence[str], gpus: Sequence[str] = (), **options: Any) -> Loade
     Args:
         gpus: their names, as in `--device CUDA0,CUDA1`.
         options: `only_parse`; `hollow`: weights on GPUs are not read; `pipeline` (True): GPUs can work on several micro-batches
-            at once, as CUDA devices; `speed`: tokens of a prompt, tokens to generate, repetitions.
+            at once, as CUDA devices; `speed`: tokens of a prompt, tokens to generate, repetitions; `free`: bytes of free memory
+            of each GPU, to which llama.cpp fits the model by itself (`--fit`).
     """
     request = json.dumps({"args": [*args], "gpus": [*gpus], **options})
     done = subprocess.run([sys.executable, __file__, request], capture_output=True, text=True, check=False)
@@ -143,12 +157,13 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, c_void_p).value or 0
 
 
-def _simulate(lib: _Library, names: Sequence[str], *, hollow: bool, pipeline: bool) -> None:
+def _simulate(lib: _Library, names: Sequence[str], free: Sequence[int], *, hollow: bool, pipeline: bool) -> None:
     """Register a backend with these GPUs. The places of functions are those of ggml/src/ggml-backend-impl.h."""
     registry = lib.call("ggml_backend_cpu_reg", c_void_p)
     cpu = lib.call("ggml_backend_reg_dev_get", c_void_p, registry, c_size_t(0))
     backend = (c_uint64 * 8)(c_uint64.from_address(registry).value)
-    devices = [_device(lib, name, cpu, ctypes.addressof(backend), hollow, pipeline) for name in names]
+    own = ctypes.addressof(backend)
+    devices = [_device(lib, name, cpu, own, n, hollow, pipeline) for name, n in zip(names, free, strict=True)]
     label = lib.text("CUDA")
     backend[1:5] = [
         _address(lib.function(c_void_p, c_void_p)(lambda _: label)),
@@ -160,11 +175,11 @@ def _simulate(lib: _Library, names: Sequence[str], *, hollow: bool, pipeline: bo
     lib.call("ggml_backend_register", None, ctypes.addressof(backend))
 
 
-def _device(lib: _Library, name: str, cpu: int, backend: int, hollow: bool, pipeline: bool) -> int:
-    """A device (`ggml_backend_device_i`) with the type of its buffers; returns its address."""
+def _device(lib: _Library, name: str, cpu: int, backend: int, memory: int, hollow: bool, pipeline: bool) -> int:
+    """A device (`ggml_backend_device_i`) with the type of its buffers and this much memory; returns its address."""
     device, label = (c_uint64 * 20)(), lib.text(name)
     lib.kept.append(device)
-    address, memory = ctypes.addressof(device), 2**40
+    address = ctypes.addressof(device)
     get_name = lib.function(c_void_p, c_void_p)(lambda _: label)
     buffers = _buffer_type(lib, get_name, address, hollow)
     cpu_properties = CFUNCTYPE(None, c_void_p, c_void_p)(_words(cpu)[4])
@@ -246,8 +261,9 @@ def _parsed(lib: _Library, params: Any) -> dict[str, Any]:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     """Parse, and load; in a process of its own."""
     lib = _Library()
-    if request["gpus"]:
-        _simulate(lib, request["gpus"], hollow=request.get("hollow", False), pipeline=request.get("pipeline", True))
+    if gpus := request["gpus"]:
+        free = request.get("free", [2**40] * len(gpus))
+        _simulate(lib, gpus, free, hollow=request.get("hollow", False), pipeline=request.get("pipeline", True))
     if "tower" in request:
         return {"memory": _tower(lib, request["tower"])}
     params = lib.x.CommonParams()
@@ -265,8 +281,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     params.n_outputs_max, params.n_outputs_max_per_seq = params.n_parallel, 1
     lib.lib.llama_log_set(lib.kept[0], None)
     model_params = lib.call("_Z28common_model_params_to_llamaR13common_params", _Params, at)
-    model = lib.call("llama_model_load_from_file", c_void_p, params.model.path.encode(), model_params)
     context_params = lib.call("_Z30common_context_params_to_llamaRK13common_params", _Params, at)
+    if "free" in request:
+        _fit(lib, params, model_params, context_params)
+    model = lib.call("llama_model_load_from_file", c_void_p, params.model.path.encode(), model_params)
     context = lib.call("llama_init_from_model", c_void_p, model, context_params) if model else None
     if not context:
         raise RuntimeError("".join(lib.log[-5:]))
@@ -282,6 +300,30 @@ def _tower(lib: _Library, path: str) -> dict[str, list[int]]:
     name = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
     nodes = _tree(lib.call(name, _Params, c_char_p(path.encode()), params))
     return {lib.call("ggml_backend_dev_name", c_char_p, device).decode(): [size] for device, size in nodes}
+
+
+def _fit(lib: _Library, params: Any, model_params: Any, context_params: Any) -> None:
+    """Fit the parameters to the free memory, as `common_init_from_params`."""
+    devices, rules = (int(lib.call(f"llama_max_{n}", c_size_t)) for n in ("devices", "tensor_buft_overrides"))
+    shares, overrides = (c_float * devices)(), (c_uint64 * (2 * rules))()
+    margins = (c_size_t * devices)(*params.fit_params_target)
+    lib.kept += [shares, overrides]
+    name = (
+        "_Z17common_fit_paramsPKcP18llama_model_paramsP20llama_context_paramsPfP32llama_model_tensor_buft_overridePmj"
+        "PK22common_fit_extra_model14ggml_log_level"
+    )
+    smallest = ctypes.c_uint32(params.fit_params_min_ctx)
+    by = (
+        ctypes.byref(model_params),
+        ctypes.byref(context_params),
+        shares,
+        overrides,
+        margins,
+        smallest,
+        None,
+        c_int(4),
+    )
+    lib.call(name, c_int, params.model.path.encode(), *by)
 
 
 def _memory(lib: _Library, context: int) -> dict[str, list[int]]:

@@ -18,6 +18,8 @@ from placekit_models.shape import Checkpoint, Tensor
 
 CELLS = 256
 """Caches have room for a multiple of so many tokens (`llama_context`, `llama_kv_cache_iswa`)."""
+ROTATED, UNROTATED = 64, 16
+"""Heads of a multiple of this width are rotated for caches of fewer bits (`attn_rot_k` in `llama_kv_cache`)."""
 EMBEDDINGS = 2
 """Values in host memory as wide as the model, and as many more inputs: for words and for pictures (`build_inp_embd`)."""
 F32 = 4
@@ -43,7 +45,7 @@ class Part(IntFlag):
 
 @dataclass
 class _Graph(Values):
-    """The values of layers for `tokens` tokens of `users` sequences; `numbers`: bytes of a number in the caches of all users."""
+    """The values of layers for `tokens` tokens of `users` sequences; `bits`: of a number in a cache."""
 
     checkpoint: Checkpoint
     hidden: int
@@ -51,7 +53,7 @@ class _Graph(Values):
     users: int
     flash: bool
     copies: int
-    numbers: float
+    bits: float
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -101,15 +103,23 @@ class _Graph(Values):
             q = self.row(t["attn_q"].shape[1], n, *copy)
             self.positions()
             gate = q if t["attn_q"].shape[1] > width else -1
-            q = self.row(width, q)
-            v = self.times(t["attn_v" if "attn_v" in t else "attn_k"], n)
-            k = self.row(t["attn_k"].shape[1], self.times(t["attn_k"], n))
+            q = self.rotated(t, width, self.row(width, q))
+            kv = t["attn_k"].shape[1]
+            v = self.rotated(t, kv, self.times(t["attn_v" if "attn_v" in t else "attn_k"], n))
+            k = self.rotated(t, kv, self.row(kv, self.times(t["attn_k"], n)))
         self.add(0, k)
         self.add(0, v)
-        cache = [self.add(round(cached(t) / 2 * self.numbers * cells)) for _ in "kv"] if self.copied else []
+        cache = (
+            [self.add(round(cached(t) / 2 * self.users * self.bits / 8 * cells)) for _ in "kv"] if self.copied else []
+        )
         out = self.row(width, self.scores(q, cells), mask(), *cache, *self.shared)
-        out = out if self.flash else self.row(width, out)
+        out = self.rotated(t, width, out if self.flash else self.row(width, out))
         return self.times(t["attn_output"], out if gate < 0 else self.row(width, out, self.row(width, gate)))
+
+    def rotated(self, t: dict[str, Tensor], width: int, x: int) -> int:
+        """A value, rotated for a quantised cache."""
+        head = t["attn_output"].shape[0] // max(self.checkpoint.heads, 1)
+        return self.row(width, x) if self.bits < UNROTATED and head % ROTATED == 0 else x
 
     def latent(self, n: int, t: dict[str, Tensor], mask: Callable[[], int], cells: int) -> int:
         """Multi-head latent attention, with the projection of keys and values absorbed."""
@@ -124,7 +134,7 @@ class _Graph(Values):
         q = self.row(heads * both, absorbed, self.row(heads * (both - rank), q))
         kv = self.times(t["attn_kv_a_mqa"], n)
         self.add(0, self.row(both, self.row(rank, kv), self.row(both - rank, kv)))
-        cache = [self.add(round(both * self.numbers * cells)) for _ in "kv"] if self.copied else []
+        cache = [self.add(round(both * self.users * self.bits / 8 * cells)) for _ in "kv"] if self.copied else []
         out = self.row(heads * rank, self.scores(q, cells), mask(), *cache, *self.shared)
         return self.times(t["attn_output"], self.row(width, self.row(width, out, *self.copy(up[1]))))
 
@@ -374,8 +384,7 @@ class Buffers:
         """Bytes of the values of these layers and parts."""
         c, hidden, tokens, last = self.checkpoint, self._hidden, self._tokens, self.checkpoint.layers - 1
         outputs = self.users if self.outputs is None else self.outputs
-        numbers = self.users * self.cache_bits / 8
-        g = _Graph(c, hidden, tokens, self.users, self.flash, self.copies, numbers)
+        g = _Graph(c, hidden, tokens, self.users, self.flash, self.copies, self.cache_bits)
         pictures = [g.input(4 * hidden * tokens), g.input(4 * hidden * tokens), g.input(8 * tokens)] if begins else []
         x = g.row(hidden, g.row(hidden)) if cpu else -1
         if x < 0 and (begins or (own and own[0][1] & Part.LAYER)):
@@ -400,6 +409,8 @@ class Buffers:
                 here = []
             if not at and pictures:  # written to a view, which nothing reads; its block is never free again
                 g.kept.append(g.row(hidden, *pictures))
+            if at and x >= 0 and part & (Part.LAYER | Part.ARRIVES) != Part.LAYER:
+                g.add(0, x)  # another device reads it
             if part & Part.LAYER and (x < 0 or (part & Part.ARRIVES and at)):
                 x = g.add(4 * hidden * tokens)
             key = self._mask_of[i]

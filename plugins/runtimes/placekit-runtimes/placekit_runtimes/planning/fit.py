@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from placekit_runtimes.llamacpp import gpu_of_layers
 from placekit_runtimes.planning.regular import Regular, Regulars
 from placekit_runtimes.planning.split import Split
@@ -33,14 +35,18 @@ def fitted(regulars: Regulars, gpus: Sequence[int] | None = None) -> Split:
     counts, away = [layers, *[0] * len(gpus)], [0] * len(chain)
 
     def split() -> Split:
-        rest = (0,) * max(len(regulars.targets) - 1, 0)
-        rows = tuple((n, *rest) if experts else () for n in away)
-        return regulars.split(Regular(tuple(chain), tuple(counts), rows, (0,) * len(chain)))
+        """The experts of the last layers of a GPU are on the CPU."""
+        home = np.repeat(chain, counts)
+        at = home.copy()
+        for end, number in zip(np.cumsum(counts), away, strict=True):
+            at[end - number : end] = cpu
+        return regulars.layout.split([*home, home[-1]], cpu, at.tolist())
 
     def shift(source: int, target: int, full: bool) -> bool:
         """Move a layer if there is room for it."""
         old = counts.copy(), away.copy()
-        counts[source], counts[target] = counts[source] - 1, counts[target] + 1
+        counts[source] -= 1
+        counts[target] += 1
         away[source] -= experts and source > 0
         away[target] += experts and not full
         if _free(regulars, split(), gpus):
