@@ -20,6 +20,7 @@ from placekit_models.shape import Experts, Latent, Linear, Shape, Tensor
 from placekit_runtimes.planning.fit import fitted
 from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.plan import strategies
+from placekit_runtimes.planning.regular import SHIFTS
 from placekit_runtimes.planning.split import EMBEDDINGS, Split
 from placekit_runtimes.planning.strategies import Row, Strategies
 
@@ -94,7 +95,8 @@ def some_splits(own: Strategies, random: Random) -> Iterator[Split]:
     starts = [start for chain in own.regulars.chains() for start in own.regulars.starts(chain)]
     for regular in random.sample(starts, min(2, len(starts))):
         for _ in range(random.randint(1, 4)):
-            regular = random.choice([*own.regulars.moves(regular)] or [regular])
+            near = [other for k in SHIFTS for other in own.regulars.moves(regular, k)]
+            regular = random.choice(near or [regular])
         yield own.regulars.split(regular)
 
 
