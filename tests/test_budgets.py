@@ -27,8 +27,9 @@ CEILINGS = {
     "plugins/importers/placekit-formats": 2_000,
     # target 1,400; transformers of diffusers, experts in few bits, images of models that read text, too; since 1,850: decoders as
     # inference runtimes run them; since 2,250: importer checkpoint, 1,300 lines for headers of files, formats of weights, tables
-    # of names, and configurations of any architecture; since 3,850: what llama.cpp allocates besides weights
-    "plugins/importers/placekit-models": 4_200,
+    # of names, and configurations of any architecture; since 3,850: what llama.cpp allocates besides weights; since
+    # 4,200: the same for devices that compute a part of a layer, or layers whose weights are in host memory
+    "plugins/importers/placekit-models": 4_400,
     "plugins/importers/placekit-onnx": 1_400,
     # target 5,000; operations that write in place are told from copies, and values that code with images and sound reads
     "plugins/importers/placekit-torch": 5_250,
@@ -49,8 +50,8 @@ CEILINGS = {
     "plugins/reporting/placekit-report": 4_150,  # target 3,900
     "plugins/reporting/placekit-tensorboard": 120,
     # target 3,300; errors name what works, steps that a runtime computes otherwise; since 3,750: `plan`, its page, and command
-    # lines of llama.cpp and vLLM
-    "plugins/runtimes/placekit-runtimes": 6_300,
+    # lines of llama.cpp and vLLM; since 6,300: which part of a layer each device computes in prompts
+    "plugins/runtimes/placekit-runtimes": 6_350,
     "plugins/trainers/placekit-learn": 1_000,
 }
 """A room over its target has its present size, rounded up to 50 lines."""

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
+from placekit_models.checkpoint.buffers import OFFLOADED
 from placekit_models.decoder import Use, decoder
 from placekit_models.shape import Shape
 from placekit_runtimes.llamacpp import gpu_of_layers
 from placekit_runtimes.planning.split import Layout, Operations
-from placekit_runtimes.planning.steps import OFFLOADED, unlimited
+from placekit_runtimes.planning.steps import unlimited
 
 from placekit_accuracy.rows import BITS, Row, shapes
 from placekit_core import Cluster, Graph, Placements, Problem, Registry
@@ -114,7 +115,7 @@ def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
     for i, name in enumerate(layout.names):
         if device := row.override(f"{name}.weight"):
             split.held[i] = cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))]
-    helper = (cpu, gpus[0]) if _streams(row) else ()
+    helper = (cpu, gpus[:1]) if _streams(row) else ()
     found: NDArray[np.int64] = Operations(layout, graph).devices([split], *helper)[0]
     return found
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
-from functools import cached_property
+from functools import cached_property, partial
 
 from placekit_models.checkpoint.values import Values
 from placekit_models.shape import Checkpoint, Tensor
@@ -413,10 +413,8 @@ class Buffers:
                 g.add(0, x)  # another device reads it
             if part & Part.LAYER and (x < 0 or (part & Part.ARRIVES and at)):
                 x = g.add(4 * hidden * tokens)
-            key = self._mask_of[i]
-            x = g.layer(
-                x, self._layers[i], Part(part), lambda key=key: mask(key), self._cells[i], outputs * (i == last)
-            )  # type: ignore[misc]
+            own_mask = partial(mask, self._mask_of[i])
+            x = g.layer(x, self._layers[i], Part(part), own_mask, self._cells[i], outputs * (i == last))
         if ends:
             x = g.add(self._embedding[1] * outputs * F32, *[x] * (x >= 0))
         g.add(0, *[x] * (x >= 0), *g.kept)
