@@ -115,7 +115,7 @@ def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
     for i, name in enumerate(layout.names):
         if device := row.override(f"{name}.weight"):
             split.held[i] = cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))]
-    helper = (cpu, gpus[0]) if _streams(row) else ()
+    helper = (cpu, gpus[:1]) if _streams(row) else ()
     found: NDArray[np.int64] = Operations(layout, graph).devices([split], *helper)[0]
     return found
 

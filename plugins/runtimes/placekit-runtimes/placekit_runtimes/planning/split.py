@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -145,23 +145,22 @@ class Operations:
         self.helped = graph.kernel & ~mixes & (self.layer >= 0) & (self.layer < layout.layers)
         self.priority = -np.asarray([float(name.partition("@")[2] or 0) for name in graph.op_name])
 
-    def devices(self, splits: Iterable[Split], cpu: int | None = None, gpu: int | None = None) -> NDArray[np.int64]:
+    def devices(self, splits: Sequence[Split], cpu: int | None = None, gpus: Sequence[int] = ()) -> NDArray[np.int64]:
         """[b, n] device of each operation for each split.
 
-        With `cpu` and `gpu`, products of layers whose tensors are in the CPU's memory run on the first GPU with layers, or on
-        this GPU if there is none: llama.cpp copies such tensors to its first device for micro-batches of 32 tokens and more
+        With `cpu` and `gpus` [b], products of layers whose tensors are in the CPU's memory run on this GPU, wherever the layer
+        is: llama.cpp copies such tensors to its first GPU for micro-batches of 32 tokens and more
         (`ggml_backend_sched_backend_id_from_cur` in ggml-backend.cpp).
         """
         rows = []
-        for split in splits:
+        for split, gpu in zip(splits, gpus or [-1] * len(splits), strict=True):
             home = np.append(split.home, split.held[[self.tower, 0]])  # the last is -1's: beside the embedding
             at = home[self.layer]
             found = np.where(self.tensor >= 0, split.held[self.tensor], at)
             if split.streams:
                 found = np.where(self.product, at, found)
-            elif cpu is not None and gpu is not None:
-                first = next((d for d in split.home.tolist() if d != cpu), gpu)
-                found = np.where(self.helped & (found == cpu), first, found)
+            elif cpu is not None and gpu >= 0:
+                found = np.where(self.helped & (found == cpu), gpu, found)
             rows.append(found)
         return np.stack(rows)
 

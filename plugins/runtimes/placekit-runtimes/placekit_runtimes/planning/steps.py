@@ -73,17 +73,17 @@ class _Step:
         self.layout = Layout.of(self.graph)
         self.operations = Operations(self.layout, self.graph)
         self.problem = Problem.of(self.graph, unlimited(question.cluster, launching))
-        self.cpu = question.cpu
         helps = use.mode == "prompt" and min(use.ubatch, use.tokens) >= OFFLOADED and question.gpus
-        self.helper = question.gpus[0] if helps else None
+        self.question, self.helps = question, bool(helps)
         self.registry = registry
         self.sessions: dict[bool, Session] = {}
 
     def seconds(self, splits: Sequence[Split]) -> NDArray[np.float64]:
         """[b] simulated seconds of the step."""
         found = np.zeros(len(splits))
-        device = self.operations.devices(splits, self.cpu, self.helper)
-        copies = np.asarray([s.streams or (self.helper is not None and self.cpu in s.held) for s in splits])
+        first = [first_gpu(s, self.layout, self.question) for s in splits] if self.helps else []
+        device = self.operations.devices(splits, self.question.cpu, first)
+        copies = np.asarray([s.streams or (self.helps and self.question.cpu in s.held) for s in splits])
         for streams in (False, True):
             rows = np.flatnonzero(copies == streams)
             if len(rows):
