@@ -105,6 +105,7 @@ def test_the_first_gpu_computes_what_is_in_host_memory() -> None:
     layers = steps.layout.layers
     split = steps.layout.split([*[1] * 6, *[0] * (layers - 5)], cpu, [cpu] * layers)
     step, _ = steps.prompt(2, False, True)
-    device = step.operations.devices([split], cpu, 0)[0]
+    first = first_gpu(split, steps.layout, found.question)
+    device = step.operations.devices([split], cpu, [first])[0]
     experts = step.operations.product & np.isin(step.operations.tensor, np.flatnonzero(steps.layout.expert))
     assert (device[experts] == 1).all()
