@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from placekit_models.checkpoint.buffers import Buffers
+from placekit_models.checkpoint.buffers import WHOLE, Buffers, Part
 from placekit_models.checkpoint.sources import find
 from placekit_models.checkpoint.values import ALIGNMENT, Values
 from placekit_models.shape import shapes
@@ -64,3 +64,16 @@ def test_users_have_caches_of_their_own() -> None:
 def test_a_recurrence_alone_has_no_mask() -> None:
     few, many = (Buffers(find("mamba2-2.7b", "q8_0"), context=n) for n in (1024, 32768))
     assert (few.cache, few.only, few.host, few.cpu) == (many.cache, many.only, many.host, many.cpu)
+
+
+def test_parts_of_layers() -> None:
+    """Weights in host memory take room for a copy of the largest; experts of other devices' layers take less than layers."""
+    checkpoint = find("Qwen3-30B-A3B", "q8_0")
+    found, layers = Buffers(checkpoint, context=4096), checkpoint.layers
+    largest = max(t.bytes for t in checkpoint.tensors if "_exps" in t.key)
+    whole, copied = (found.values([WHOLE | p] * layers, begins=True) for p in (0, Part.COPIED_EXPERTS))
+    assert whole < copied <= whole + 2 * largest
+    assert copied < found.values([WHOLE | Part.COPIED | Part.COPIED_EXPERTS] * layers, begins=True) <= copied + largest
+    experts, rest = (found.values([p] * layers) for p in (Part.EXPERTS, Part.LAYER | Part.ARRIVES))
+    assert 0 < max(experts, rest) < whole < experts + rest
+    assert found.values([0] * (layers - 1) + [Part.EXPERTS]) < experts / 20, "of one token"
