@@ -10,6 +10,7 @@ from placekit_runtimes import plan
 from placekit_runtimes.evaluate_line import evaluate
 from placekit_runtimes.planning.lines import llama_server
 from placekit_runtimes.planning.read_lines import read
+from placekit_runtimes.planning.steps import first_gpu
 from placekit_runtimes.planning.strategies import Row
 
 from placekit_core import PlacementError, installed
