@@ -16,7 +16,7 @@ from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.planned import Planned
 from placekit_runtimes.planning.split import EMBEDDINGS, Layout, Split
 from placekit_runtimes.planning.strategies import RUNNERS, Row
-from placekit_runtimes.planning.text import notes, seconds, speed as per_s, use
+from placekit_runtimes.planning.text import notes, seconds, slower, speed as per_s, use
 from placekit_runtimes.planning.words import place, ranges
 
 GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#a47dc2")
@@ -99,8 +99,7 @@ def _sections(plan: Planned, copies: bool) -> Iterator[Child]:
     for runtime, strategies in plan.strategies.items():
         best = next((r for r in plan.rows if r.runtime == runtime and r.best), None)
         if best is not None:
-            slower = plan.answer_s(best) / plan.answer_s(row) - 1
-            cost = f", simulated to be {slower:.0%} slower" if slower > 0.01 else ""
+            cost = f", simulated to be {own}" if (own := slower(plan, best)) else ""
             button = tag("button", "copy", type="button", hidden=True, aria_live="polite") if copies else None
             yield [tag("h4", RUNNERS[runtime].title, cost, button), tag("pre", lines(best, strategies.steps))]
 

@@ -136,4 +136,5 @@ class Planned:
         """The most context for which a row fits, for a hint; empty if none does."""
         rows = [row for row in self.rows if row.split is not None]
         most = max((self.strategies[r.runtime].steps.largest_context(r.split) for r in rows if r.split), default=0)
-        return f"context={most}" if most else ""
+        o = self.question.options
+        return f"context={most}" if o.prompt + o.generate <= most < o.context else ""

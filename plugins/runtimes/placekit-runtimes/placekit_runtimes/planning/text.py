@@ -39,9 +39,14 @@ def show(plan: Planned, after: Sequence[str] = ()) -> None:
     for runtime, strategies in plan.strategies.items():
         row = next((r for r in plan.rows if r.runtime == runtime and r.best), None)
         if row is not None:
-            slower = plan.answer_s(row) / plan.answer_s(plan.best) - 1
-            cost = f", {slower:.0%} slower" if slower > 0.01 else ""
-            print(f"\n{RUNNERS[runtime].title}{cost}:\n{lines(row, strategies.steps)}")
+            cost = slower(plan, row)
+            print(f"\n{RUNNERS[runtime].title}{cost and f', {cost}'}:\n{lines(row, strategies.steps)}")
+
+
+def slower(plan: Planned, row: Row) -> str:
+    """How much longer an answer takes than in the recommended row: `52% slower`; empty if it is hardly longer."""
+    times = plan.answer_s(row) / plan.answer_s(plan.best)
+    return f"{times:.0f} times as slow" if times > 2.5 else f"{times - 1:.0%} slower" if times > 1.01 else ""
 
 
 def use(plan: Planned) -> str:
