@@ -15,6 +15,8 @@ BANDS = Path(__file__).with_name("bands.json")
 def band(problem: Problem, devices: Sequence[int]) -> ErrorBand:
     """The band of a problem whose kernels run on `devices`."""
     kind = kind_of(problem.graph, [(problem.cluster.device_kind[d], problem.device_type(d)) for d in devices])
+    if len({*problem.cluster.launchers.host[list(devices)].tolist()}) > 1:
+        kind = f"{kind.partition(',')[0]}, over a network"
     rows, error = bands().get(kind, (0, None))
     return ErrorBand(kind=kind, rows=rows, error=error)
 

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_inspect.data_sheets import parts
 from placekit_inspect.machine_file import machine_file
+from placekit_models.checkpoint.buffers import OFFLOADED
 from placekit_models.decoder import Use, decoder
 from placekit_models.shape import Shape
 from placekit_runtimes.llamacpp import gpu_of_layers
+from placekit_runtimes.planning.split import Layout, Operations
+from placekit_runtimes.planning.steps import unlimited
 
 from placekit_accuracy.rows import BITS, Row, shapes
 from placekit_core import Cluster, Graph, Placements, Problem, Registry
 from placekit_core.contracts.files import parse_yaml
-
-OFFLOADED = 32
-"""llama.cpp multiplies weights in host memory on the GPU if a batch has so many tokens, and copies them there each time."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,8 @@ def seconds(row: Row, registry: Registry) -> float:
     device = placement(row, graph, cluster)
     backend = registry.build("backend", "simulator", {"threads": 1, "prefetch": 0 if _streams(row) else None})
     session = backend.open(Problem.of(graph, cluster))
-    return float(session.evaluate(Placements.of(device, order(graph))).value_s[0])
-
-
-def order(graph: Graph) -> NDArray[np.float64]:
-    """[n] priority of each operation: runtimes finish a micro-batch on a device before they begin the next."""
-    return -np.array([float(op.partition("@")[2] or 0) for op in graph.op_name])
+    priority = Operations(Layout.of(graph), graph).priority
+    return float(session.evaluate(Placements.of(device, priority)).value_s[0])
 
 
 @cache
@@ -105,32 +101,22 @@ def machine(row: Row) -> Cluster:
 def _cluster(words: str) -> Cluster:
     """The machine in words. What a device has is not limited here: the row ran."""
     cluster = Cluster.parse(parse_yaml(machine_file(words).encode()), words)
-    unlimited = {"memory_bytes": 2**44, "reserve_bytes": 0, "headroom": 0.0}
-    kinds = {name: kind.model_copy(update=unlimited) for name, kind in cluster.kinds.items()}
-    changed = {"kinds": kinds, "launching": "graph"}  # llama.cpp launches ahead of the devices, or records graphs
-    return Cluster(**{n: getattr(cluster, n) for n in Cluster.model_fields} | changed)
+    return unlimited(cluster, "graph")  # llama.cpp launches ahead of the devices, or records graphs
 
 
 def placement(row: Row, graph: Graph, cluster: Cluster) -> NDArray[np.int64]:
     """[n] device of each operation, as the runtime places it: layers in shares, then the overrides of the row."""
-    layers = shapes()[row.model].layers
     gpus, cpu = _devices(row, cluster)
     if not gpus:
         return np.full(graph.n, cpu)
-    of_layer = _layers(row, shapes()[row.model], len(gpus))
-    streams = _streams(row)
-    found = np.empty(graph.n, np.int64)
-    place: dict[str, tuple[int, int]] = {}  # tensor: device of its weights, device of its products
-    for v, op in enumerate(graph.op_name):
-        name = op.partition("@")[0].removesuffix(".weight")
-        if name not in place:
-            first, *rest = name.split(".")
-            layer = int(rest[0]) if first == "blk" else 0 if first.startswith("token") else layers
-            home = gpus[of_layer[layer]]
-            device = row.override(f"{name}.weight")
-            held = cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))] if device else home
-            place[name] = held, home if device == "CPU" and streams else held
-        found[v] = place[name][int(graph.kernel[v])]
+    layout = Layout.of(graph)
+    home = [gpus[i] for i in _layers(row, shapes()[row.model], len(gpus))]
+    split = layout.split(home, home[0])
+    for i, name in enumerate(layout.names):
+        if device := row.override(f"{name}.weight"):
+            split.held[i] = cpu if device == "CPU" else gpus[int(device.removeprefix("CUDA"))]
+    helper = (cpu, gpus[:1]) if _streams(row) else ()
+    found: NDArray[np.int64] = Operations(layout, graph).devices([split], *helper)[0]
     return found
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placekit_core import ClusterError
 from placekit_core.cli.arguments import quoted
 from placekit_inspect.cluster_file import KindEntry, cluster_text, comment, host, link, withheld_note
 from placekit_inspect.data_sheets import LinkPart, Parts, parts
+from placekit_inspect.loose_words import exact_words
 from placekit_inspect.machine_words import Box, Machine, plain_words, read_machine
 from placekit_inspect.own_kinds import with_own_kinds
 
@@ -23,10 +25,10 @@ of these peaks that operations reach, where they were measured; classes without 
 def machine_file(text: str, name: str = "") -> str:
     """The content of a cluster file, with comments, for the machine that `text` describes. Raises ClusterError."""
     words, known = with_own_kinds(plain_words(text), parts())
-    machine = read_machine(words, known)
-    if machine.memory is not None:
-        own = {"cpu": machine.memory.part(known.kinds["cpu"], known)}
-        known = known.model_copy(update={"kinds": known.kinds | own})
+    words, known, assumed = exact_words(words, known)
+    machine, known = _with_memory(read_machine(words, known), known)
+    for note in assumed:
+        warnings.warn(note.removesuffix("."), stacklevel=2)
     writer = _Links(machine, known)
     links = writer.lines()
     numbers = _numbers(machine)
@@ -38,10 +40,23 @@ def machine_file(text: str, name: str = "") -> str:
             known.kind(kind), number, f"{part.title}. {part.source}.{nominal}\n{known.origin(kind)}"
         )
     withheld = withheld_note(known.withheld_of(kind).source for kind in kinds)
-    head = [f"`placekit cluster new {quoted(' '.join(text.split()))}`.", HEAD, withheld]
+    head = [f"`placekit cluster new {quoted(' '.join(text.split()))}`.", *assumed, HEAD, withheld]
     about = known.host.source
     hosts = [*comment(f"{about[:1].upper()}{about[1:]}."), *writer.hosts]
     return cluster_text(head, name or _slug(numbers), _described(machine, known), kinds, links, hosts)
+
+
+def _with_memory(machine: Machine, known: Parts) -> tuple[Machine, Parts]:
+    """The machine and its parts, where every CPU has the memory of its box. CPUs that differ are several kinds."""
+    of_cpus = {box.memory for _, box in machine.boxes if any(own.kind == "cpu" for own in box.devices)}
+    names = {memory: memory.kind if len(of_cpus) > 1 else "cpu" for memory in of_cpus if memory}
+    kinds = {name: memory.part(known.kinds["cpu"], known) for memory, name in names.items()}
+    boxes = []
+    for number, box in machine.boxes:
+        name = names[box.memory] if box.memory else "cpu"
+        devices = tuple(replace(own, kind=name) if own.kind == "cpu" else own for own in box.devices)
+        boxes.append((number, replace(box, devices=devices)))
+    return replace(machine, boxes=tuple(boxes)), known.model_copy(update={"kinds": known.kinds | kinds})
 
 
 def _numbers(machine: Machine) -> dict[str, int]:

@@ -8,7 +8,7 @@
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
 
-Names ignore case, spaces, `-` and `_`, and `×` is `x`.
+Names ignore case, spaces, `-` and `_`, and `×` is `x`. `loose_words.py` makes these words of what people write otherwise.
 """
 
 from __future__ import annotations
@@ -54,6 +54,11 @@ class HostMemory:
     type: str
     transfers: int
     channels: int
+
+    @property
+    def kind(self) -> str:
+        """A name of the CPU, if there are others."""
+        return f"cpu_{self.gib}gb_{self.type}_{self.transfers}x{self.channels}"
 
     def part(self, cpu: Part, known: Parts) -> Part:
         """The CPU with this memory."""
@@ -104,14 +109,6 @@ class Machine:
         """Every box."""
         return [box for number, box in self.boxes for _ in range(number)]
 
-    @property
-    def memory(self) -> HostMemory | None:
-        """The memory of its CPUs. Raises ClusterError if they differ."""
-        found = list(dict.fromkeys(box.memory for _, box in self.boxes if box.memory))
-        if len(found) > 1:
-            raise ClusterError("boxes with different memory of the host", "write one of them, and edit the file")
-        return found[0] if found else None
-
 
 def read_machine(text: str, known: Parts) -> Machine:
     """The machine that `text` describes. Raises ClusterError."""
@@ -130,8 +127,9 @@ def read_machine(text: str, known: Parts) -> Machine:
 
 
 def plain_words(text: str) -> str:
-    """The text in lower case, with single spaces."""
-    return " ".join(text.lower().replace("\u00d7", "x").split())
+    """The text in lower case, with single spaces, `+` for `and`, and `4090 24gb` for `4090 (24gb)`."""
+    text = re.sub(r",?\s*(?:&|\b(?:and|with)\b)", " + ", text.lower().replace("\u00d7", "x"))
+    return " ".join(re.sub(r"(?<=\d) ?\((\d+ ?gi?b)\)", r" \1", text).split())
 
 
 def _with_boxes(words: str, known: Parts) -> Machine:
@@ -224,18 +222,20 @@ def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory 
 def _device(item: str, known: Parts) -> tuple[Devices, int]:
     """Read `2x rtx4090 pcie4 x8`: a kind with its slot, and the number of such devices."""
     found = _DEVICES.fullmatch(item)
-    if _LIKE_MEMORY.fullmatch(item) and not (found and _known(found[2], known.kinds)):
-        how = "write its size, type (ddr4 or ddr5), MT/s, and channels if they are not 2: 64gb ddr5-5600 x2"
+    if _LIKE_MEMORY.fullmatch(item) and not (found and known_name(found[2], known.kinds)):
+        how = "write its size, and if you know them its type, MT/s and channels: 64gb, or 64gb ddr5-5600 x2"
         raise ClusterError(f"{item!r} is no memory of the host", how)
     if not found:
-        raise ClusterError(f"{item!r} is no device", f"a device is [N x] KIND [pcieN [xLANES]]; {HOW}")
-    kind, pcie = _known(found[2], known.kinds), _known(found[3] or "", known.links)
+        raise ClusterError(f"{item!r} is no device", f"`{LISTING}` lists the kinds; {HOW}")
+    kind, pcie = known_name(found[2], known.kinds), known_name(found[3] or "", known.links)
     if kind is None:
-        if (slot := _LANES.fullmatch(found[2])) and _known(slot[1], known.kinds):
+        if (slot := _LANES.fullmatch(found[2])) and known_name(slot[1], known.kinds):
             how = f"say which PCIe: {slot[1]} pcie4 {slot[2]}"
             raise ClusterError(f"{slot[2]!r} of {slot[1]} are lanes of an unknown link", how)
         error = unknown("device kind", found[2], known.kinds, ClusterError, LISTING)
-        raise ClusterError(error.message, f"{error.hint}; or give your own figures: {found[2].strip()}{EXAMPLE}")
+        raise ClusterError(
+            error.message, f"{error.hint}; or give your own figures: {'_'.join(found[2].split())}{EXAMPLE}"
+        )
     if found[3] and pcie is None:
         raise unknown("link", found[3], known.links, ClusterError, LISTING)
     lanes = int(found[4]) if found[4] else None
@@ -248,19 +248,20 @@ def _links(items: Iterable[str], known: Parts) -> list[tuple[str, int | None]]:
     links = []
     for item in items:
         found = _LINK.fullmatch(item.strip())
-        name = _known(found[1], known.links) if found else None
+        name = known_name(found[1], known.links) if found else None
         if not found or name is None:
             raise unknown("link", item.strip(), known.links, ClusterError, LISTING)
         links.append((name, int(found[2]) if found[2] else None))
     return links
 
 
-def _known(word: str, names: Iterable[str]) -> str | None:
+def known_name(word: str, names: Iterable[str]) -> str | None:
     """The name that matches `word`, ignoring spaces, `-`, `_` and a trailing `.0`."""
-    return next((name for name in names if _plain(name) == _plain(word)), None)
+    return next((name for name in names if plain_name(name) == plain_name(word)), None)
 
 
-def _plain(word: str) -> str:
+def plain_name(word: str) -> str:
+    """The word without spaces, `-`, `_` and a trailing `.0`."""
     return re.sub(r"[ _-]", "", word.strip().removesuffix(".0"))
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from placekit_core import ClusterError
 from placekit_inspect.data_sheets import Part, Parts
 
-EXAMPLE = "(24GB 900GB/s 80TFLOPS)"
+EXAMPLE = "(.. GB, .. GB/s, .. TFLOPS), its TFLOPS those of 16-bit numbers on tensor cores"
 _KIND = re.compile(r"(?:(?<![\w.-])|(?<=\dx))(?!(?:x|of|nodes?|box|boxes)\b)([a-z][\w-]*) ?\(([^()]*)\)")
 _FIGURE = re.compile(
     r"(\d{1,6}(?:\.\d{1,6})?) ?(gi?b/s|tb/s|gi?b|tflops?|tflop/s|pflops?)(?=[ ,]|$)|pcie ?([345])(?:\.0)?(?=[ ,]|$)"

@@ -10,7 +10,7 @@ and which after; names `ffn_gate`, `ffn_up` and `ffn_down` with one ending form 
 between the two additions of a layer.
 
 A program is one step: `decode` computes one token of each sequence, `context` tokens deep; `prompt` computes `tokens` tokens
-in micro-batches, each of which reads the cache that the ones before have filled.
+in micro-batches, each of which reads the cache that the ones before have filled. Images go through the tower first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
 from placekit_core import Graph, GraphBuilder
-from placekit_models.shape import Checkpoint, Shape, Tensor
+from placekit_models.shape import Checkpoint, Shape, Tensor, Tower
 
 LAUNCHES = 24
 """Kernels that a layer launches, the small ones included: llama.cpp of May 2024, whose kernels are not fused."""
@@ -67,6 +68,8 @@ BEFORE = {
 """Matrices that read another one's result, not the layer's norm."""
 NETWORK = re.compile(r"ffn_(gate_up|gate|up|down)(?!_inp)(.*)")
 ROUTER = "ffn_gate_inp"
+BLOCK = re.compile(r"([va]\.blk\.(\d+)\.)(.+)")
+"""Tensors in the layers of a tower."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Use:
         overlap: whether devices work on several micro-batches of a prompt at once.
         room: tokens of each sequence for which the cache has room, if that is more than it holds.
         stage: layers on the last of several devices, whose queue of launches is limited; 0: it is not.
+        images: that the tower computes for each sequence before a prompt. Their tokens are among `tokens`.
+        copied: whether an output that shares the embedding's matrix has a copy of its own, so that it can be on another device.
     """
 
     mode: Literal["decode", "prompt"] = "decode"
@@ -98,6 +103,8 @@ class Use:
     overlap: bool = True
     stage: int = 0
     room: int = 0
+    copied: bool = False
+    images: int = 0
 
 
 @dataclass
@@ -130,20 +137,20 @@ class _Layer:
     caches: dict[str, int] = field(default_factory=dict)
     read: dict[str, list[int]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def matrices(self) -> dict[str, Tensor]:
         return {key: t for key, t in self.tensors.items() if t.matrix}
 
-    @property
+    @cached_property
     def mixing(self) -> list[str]:
         """Keys of the matrices of attention and recurrence."""
         return [key for key in self.matrices if key.startswith(MIXING)]
 
-    @property
+    @cached_property
     def recurrent(self) -> bool:
         return any(key.startswith(RECURRENT) for key in self.tensors)
 
-    @property
+    @cached_property
     def attends(self) -> bool:
         return any(key.startswith(("attn_output", "attn_k", "attn_kv", "attn_v")) for key in self.mixing)
 
@@ -168,7 +175,7 @@ class _Layer:
         """Outputs of the first of these matrices that there is; 0 without any."""
         return next((math.prod(self.tensors[k].shape[1:]) for k in keys if k in self.tensors), 0)
 
-    @property
+    @cached_property
     def cached(self) -> int:
         """Numbers that attention caches for a token."""
         if not self.attends:
@@ -178,7 +185,7 @@ class _Layer:
         fused = self.width("attn_qkv") - self.inputs if "attn_qkv" in self.tensors else 0
         return fused or self.width("attn_k") + self.width("attn_v", "attn_k")
 
-    @property
+    @cached_property
     def inputs(self) -> int:
         """Width of what attention returns: heads times the width of a head."""
         return self.tensors["attn_output"].shape[0] if "attn_output" in self.tensors else self.width("attn_q")
@@ -252,9 +259,10 @@ class _Program:
                 outer.sources[key] = self.source(tensor.name, tensor.bytes, module=tensor.module)
         outer.read["output_norm"] = [i for k, i in outer.sources.items() if k.startswith("output_norm")]
         rest = [i for k, i in outer.sources.items() if k not in ("token_embd", "output") and "output_norm" not in k]
+        images = self.images(self.checkpoint.tower) if self.checkpoint.tower else []
         done: list[list[int]] = []  # of each micro-batch, the tensors after each layer
         for p in passes:
-            before = self.awaited(done, layers)
+            before = self.awaited(done, layers) if done else images
             read = p.tokens * self.use.batch * hidden * (embedding.bits / 8 + ACTIVATION)
             p.values = self.kernel(
                 p, "token_embd", "embedding", [outer.sources["token_embd"], token, *rest, *before], width=hidden, flops=0,
@@ -277,11 +285,69 @@ class _Program:
         for tensor in self.checkpoint.tensors:
             own = outer if tensor.layer < 0 else found[tensor.layer]
             own.tensors[tensor.key] = tensor
+        if self.use.copied and "output" not in outer.tensors:
+            outer.tensors["output"] = replace(outer.tensors["token_embd"], name="output.weight", module="lm_head")
         for i, layer in enumerate(found):
             paths = (re.match(rf"(?:[^.]+\.)*?{i}(?=\.)", t.module) for t in layer.tensors.values())
             layer.module = next((path[0] for path in paths if path), "")
             layer.window = self.checkpoint.window(i)
         return outer, found
+
+    def images(self, tower: Tower) -> list[int]:
+        """The tower's weights, and its kernels for each image; returns the results."""
+        before, after, layers = _Layer("", {}), _Layer("", {}), dict[int, _Layer]()
+        for t in tower.tensors:
+            if match := BLOCK.fullmatch(t.key):
+                own = layers.setdefault(
+                    int(match[2]), _Layer(match[1], {}, re.sub(rf"(?<=\.{match[2]})\..*", "", t.module))
+                )
+                own.tensors[match[3]] = t
+            else:
+                (before if "patch_embd" in t.key else after).tensors[t.key] = t
+        parts = [before, *(layers[i] for i in sorted(layers)), after]
+        for layer in parts:
+            self.weights(layer)
+        number = self.use.images if self.use.mode == "prompt" else 0
+        pixels = self.source("images", 4 * number * self.use.batch * tower.patches, "input") if number else -1
+        # their suffixes are negative, because they come before micro-batch 0
+        return [self.encode(_Pass(tower.patches, 0, f"@{i - number}", pixels), parts, tower) for i in range(number)]
+
+    def encode(self, p: _Pass, parts: Sequence[_Layer], tower: Tower) -> int:
+        """One image: patches go through the layers, then tokens through the projector; returns the result."""
+        before, *layers, after = parts
+        self.line(p, before)
+        for i, layer in enumerate(layers):
+            first = [key for key in layer.mixing if key not in AFTER]
+            width = layer.width("ffn_down") or layer.width(*first)
+            x = self.small(p, layer, "ln1", [p.values], width, 2)
+            heads = [self.product(p, layer, key, [x]) for key in first]
+            x = self.see(p, layer, heads or [x], layer.tensors["attn_out"].shape[0] if "attn_out" in layer.matrices else width,
+                         tower.windows[i] if i < len(tower.windows) else 0)  # fmt: skip
+            ends = [self.product(p, layer, key, [x]) for key in layer.mixing if key in AFTER]
+            p.values = self.small(p, layer, "attn_add", [p.values, *(ends or [x])], width, 1)
+            for own in layer.networks().values():
+                x = self.small(p, layer, "ln2", [p.values], width, 2)
+                p.values = self.small(p, layer, "ffn_add", [p.values, self.network(p, layer, own, [x])], width, 1)
+        p.tokens = tower.tokens
+        self.line(p, after)
+        return p.values
+
+    def line(self, p: _Pass, layer: _Layer) -> None:
+        """Products of one after the other; positions and words are no matrices here."""
+        rest = [layer.sources[k] for k in layer.tensors if k not in layer.matrices]
+        for key in layer.matrices:
+            if "patch_embd" in key or not re.search("embd|embedding", key):
+                p.values = self.product(p, layer, key, [p.values, *rest])
+                rest = []
+
+    def see(self, p: _Pass, layer: _Layer, reads: list[int], width: int, window: int) -> int:
+        """Attention of a tower, without a cache and a mask: all patches see all, or those in a window."""
+        rows = p.tokens * self.use.batch
+        return self.kernel(
+            p, f"{layer.name}attn", "attention", [*reads, *layer.read.get("mix", ())], width=width,
+            flops=4.0 * rows * min(window or p.tokens, p.tokens) * width, traffic=4 * rows * width * ACTIVATION, n=4,
+            module=layer.module,
+        )  # fmt: skip
 
     def awaited(self, done: list[list[int]], layers: Sequence[_Layer]) -> list[int]:
         """The tensor that the next micro-batch waits for, if any: devices do not overlap, or the queue of the last is full."""
@@ -296,13 +362,17 @@ class _Program:
         layer = len(layers) - self.use.stage + math.floor((number - whole) * self.use.stage)
         return [done[whole][layer]] if whole >= 0 else []
 
-    def sources(self, layer: _Layer, depth: int) -> None:
-        """The weights, the cache and the state of a layer."""
-        c = self.checkpoint
+    def weights(self, layer: _Layer) -> None:
+        """The weights of a layer."""
         for key, tensor in layer.tensors.items():
             layer.sources[key] = self.source(tensor.name, tensor.bytes, module=tensor.module)
             if not tensor.matrix:
                 layer.read.setdefault(layer.reader(key), []).append(layer.sources[key])
+
+    def sources(self, layer: _Layer, depth: int) -> None:
+        """The weights, the cache and the state of a layer."""
+        c = self.checkpoint
+        self.weights(layer)
         if layer.attends:
             kept = layer.cached * (min(depth, layer.window) if layer.window else depth) * self.use.cache_bytes
             layer.caches["cache"] = self.source(
@@ -371,10 +441,11 @@ class _Program:
 
     def recur(self, p: _Pass, layer: _Layer, reads: list[int], width: int, n: float) -> int:
         """A recurrence: it reads and writes its state, in float32; `n` launches."""
-        rows, state = p.tokens * self.use.batch, self.checkpoint.state
+        rows, state = p.tokens * self.use.batch, self.checkpoint.state if layer.recurrent else 0
         traffic = 2 * width * rows * ACTIVATION * 3 + 2 * state * ACTIVATION * self.use.batch
+        own = [layer.caches["state"]] if layer.recurrent else []  # none of unknown matrices with such names
         return self.kernel(
-            p, f"{layer.name}ssm", "other", [*reads, layer.caches["state"]], width=width, flops=6.0 * rows * state,
+            p, f"{layer.name}ssm", "other", [*reads, *own], width=width, flops=6.0 * rows * state,
             traffic=traffic, n=n, module=_around(layer, *RECURRENT),
         )  # fmt: skip
 
@@ -394,7 +465,7 @@ class _Program:
             rank = tensors[key].shape[0]
             expanded = sum(tensors[k].numbers for k in ("attn_kv_b", "attn_k_b", "attn_v_b") if k in tensors) // rank
             if p.tokens > 1:  # keys and values are expanded for all tokens
-                widths = layer.width("attn_q_b", "attn_q") + tensors["attn_output"].shape[0]
+                widths = layer.width("attn_q_b", "attn_q") + layer.inputs
                 flops = 2.0 * rows * seen * widths + 2.0 * depth * rank * expanded * self.use.batch
             else:  # the projection is absorbed: attention works on what is cached
                 flops = 2.0 * rows * seen * heads * (rank + layer.cached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,22 +45,49 @@ class Tensor:
         """Its bytes in the file, and on the device."""
         return round(self.numbers * self.bits / 8)
 
-    @property
+    @cached_property
     def layer(self) -> int:
         """Its layer; -1 if it is outside of them."""
         first, number, *_ = [*self.name.split("."), ""]
         return int(number) if first == "blk" and number.isdigit() else -1
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Its name without the layer and `.weight`."""
         return self.name.removeprefix(f"blk.{self.layer}.").removesuffix(".weight")
 
-    @property
+    @cached_property
     def matrix(self) -> bool:
         """Whether a kernel multiplies with it; the others are norms, biases, convolutions of a few steps, ..."""
         small = "_norm" in self.key or "conv1d" in self.key or self.key == "shortconv.conv"
         return self.name.endswith(".weight") and len(self.shape) > 1 and min(self.shape[:2]) > 1 and not small
+
+
+@dataclass(frozen=True)
+class Tower:
+    """An encoder of images or sound beside a decoder, whose results are tokens of the prompt.
+
+    Attributes:
+        tensors: named as in llama.cpp's `mmproj` files: `v.blk.3.attn_q.weight` (images), `a.blk...` (sound), `mm.0.weight` (the
+            projector). A convolution is a matrix: all inputs of an output are its first size.
+        patches: of an image, or of 30 seconds of sound: the rows of products in its layers.
+        tokens: that they are in the prompt.
+        windows: [layers] patches that attention sees; 0: all. Layers beyond the end see all.
+        buffer: bytes that llama.cpp allocates for the values.
+        file: the `mmproj` file, as command lines name it.
+    """
+
+    tensors: tuple[Tensor, ...]
+    patches: int
+    tokens: int
+    windows: tuple[int, ...] = ()
+    buffer: int = 0
+    file: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors."""
+        return sum(t.bytes for t in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,7 @@ class Checkpoint:
         state, convolution: numbers that a recurrent layer keeps of a sequence, and those for its convolution.
         name, architecture: for people; the architecture is named as in GGUF files.
         notes: what is not modelled.
+        tower: the encoder of images or sound; None: it is not loaded.
     """
 
     tensors: tuple[Tensor, ...]
@@ -86,11 +115,12 @@ class Checkpoint:
     name: str = ""
     architecture: str = ""
     notes: tuple[str, ...] = ()
+    tower: Tower | None = None
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
-        return sum(t.bytes for t in self.tensors)
+        """Of all tensors, those of the tower too."""
+        return sum(t.bytes for t in self.tensors) + (self.tower.bytes if self.tower else 0)
 
     def window(self, layer: int) -> int:
         """Tokens that the attention of a layer sees; 0: all."""
@@ -339,9 +369,21 @@ def known(name: str) -> Shape | None:
     return found[same[_bare(name)]] if _bare(name) in same else None
 
 
+def full_name(tag: str) -> str | None:
+    """The name of the only shape with all words of a tag of ollama (`qwen3:30b`); None if no shape or several have them."""
+    found, words = shapes(), _bare(tag)
+    fits = {n: shape for n, shape in found.items() if {*words} <= {*_bare(n)}}
+    exact = [n for n in fits if _bare(n) == words]
+    if not exact and len({repr(shape) for shape in fits.values()}) == 1:
+        exact = sorted(fits, key=len)
+    return exact[0] if exact else None
+
+
 def _bare(name: str) -> tuple[str, ...]:
-    words = name.lower().rpartition("/")[2].removeprefix("meta-").split("-")
-    return tuple(word for word in words if word not in SAME)
+    """The words of a name: those of `qwen3:14b`, `Qwen3_14B` and `Qwen/Qwen3-14B-Instruct` are `qwen`, `3`, `14b`."""
+    title = name.lower().rpartition("/")[2].removeprefix("meta-")
+    words = [word for word in re.split("[-_:]", title) if word not in SAME]
+    return tuple(part for word in words for part in re.split(r"(?<=[a-z]{2})(?=\d)", word) if part)
 
 
 SAME = {

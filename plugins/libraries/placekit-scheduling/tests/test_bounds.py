@@ -240,7 +240,7 @@ def test_by_name() -> None:
     assert found.pop("group") == group_bound(p)
     assert found.pop("launch") == 0.0
     assert found == {name: bound(name, p) for name in found}
-    assert set(found) == {"work", "communication", "detour", "tree", "window", "channel"}
+    assert set(found) == {"work", "communication", "detour", "tree", "window", "channel", "chain"}
 
 
 def hosted(devices: int, **fields: Any) -> Cluster:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from placekit_runtimes.accelerate.device_map import device_map as device_map
     from placekit_runtimes.accelerate.dispatch import dispatch as dispatch
     from placekit_runtimes.interface import Runtime as Runtime
+    from placekit_runtimes.planning.plan import Plan as Plan, plan as plan
     from placekit_runtimes.torch_pipelining import pipeline as pipeline
 
 GROUP = "placekit.runtimes"
@@ -29,6 +30,8 @@ _HOME = {
     "device_map": "accelerate.device_map",
     "dispatch": "accelerate.dispatch",
     "pipeline": "torch_pipelining",
+    "plan": "planning.plan",
+    "Plan": "planning.plan",
 }
 
 
@@ -152,8 +155,15 @@ def placekit_policies() -> list[PolicyComponent]:
 
 @hookimpl
 def placekit_commands() -> list[Command]:
-    """`apply` and `evaluate`."""
+    """`plan`, `apply` and `evaluate`."""
     return [
+        Command(
+            name="plan",
+            usage="MODEL [MACHINE] [OPTION=VALUE ...]",
+            summary="which device runs which part of a language model, and the lines to paste",
+            target="placekit_runtimes.planning.command:main",
+            group="place",
+        ),
         Command(
             name="apply",
             usage="RUN_DIR [--format FORMAT] [--out FILE]",
@@ -164,7 +174,7 @@ def placekit_commands() -> list[Command]:
         Command(
             name="evaluate",
             usage="MAP.json [OPTION=VALUE ...]",
-            summary="what a device map or placement of your own costs",
+            summary="what a device map or command line of your own costs",
             target="placekit_runtimes.evaluate:main",
             group="place",
         ),

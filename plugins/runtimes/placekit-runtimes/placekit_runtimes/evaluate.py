@@ -1,7 +1,11 @@
-"""`placekit evaluate MAP.json`: shows the value, memory, bound and gap of your own device map or placement."""
+"""`placekit evaluate MAP.json`: shows the value, memory, bound and gap of your own device map or placement.
+
+`placekit evaluate "llama-server ..." MACHINE` does so for a command line, see `evaluate_line`.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -29,14 +33,25 @@ from placekit_runtimes.accelerate.device_map import DeviceMap
 from placekit_runtimes.apply import OWN_MAP, own_map_line
 from placekit_runtimes.given import from_file
 from placekit_runtimes.interface import RuntimeCost, lacking_memory, memory_text
+from placekit_runtimes.planning.read_lines import is_line
 
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print the cost of a map or placement beside that of accelerate's own map. Raises PlacekitError if it does not fit."""
-    parser = Parser(
-        "evaluate", "What a device map or placement of your own costs, beside accelerate's own map.", options=True
-    )
-    parser.add_argument("path", metavar="MAP.json", type=Path, help="a device map, or the placement.json of a run")
+    first = next((word for word in argv if not _OPTION.match(word)), "")
+    if is_line(first):
+        from placekit_runtimes.evaluate_line import main as of_line
+
+        return of_line(argv, registry)
+    if not first and not {"-h", "--help"} & {*argv}:
+        raise ConfigError(
+            "nothing to evaluate is named",
+            "give a MAP.json or a command line in quotes; `placekit evaluate --help` has examples",
+        )
+    parser = Parser("evaluate", "", options=True, usage=USAGE)
+    parser.description = ABOUT
+    how = "a device map, or the placement.json of a run"
+    parser.add_argument("path", metavar="MAP.json", type=Path, help=how)
     arguments = parser.read(argv)
     if take(arguments.options, "policy")[0] is not None:
         raise ConfigError("evaluate takes no policy: the placement is given", "`placekit run` places with a policy")
@@ -50,6 +65,22 @@ def main(argv: list[str], registry: Registry) -> int:
     finally:
         session.close()
     return 0
+
+
+USAGE = """placekit evaluate MAP.json [OPTION=VALUE ...]
+       placekit evaluate COMMAND [MACHINE] [OPTION=VALUE ...] [--html FILE]"""
+ABOUT = """examples:
+  placekit evaluate map.json model=hf:gpt2
+  placekit evaluate "llama-server -m Qwen3-14B-Q8_0.gguf -ngl 30"
+      "rtx3060 + 64GB ddr5-5600" prompt=2000
+
+MAP.json: what a device map or placement costs, beside accelerate's own map.
+  Its options are those of `placekit run`.
+
+COMMAND: what a command line of llama.cpp or vLLM, in quotes, costs on a
+  machine, and what would be better. MACHINE is in words, a preset or a YAML
+  file; left out: this computer. The options are those of `placekit plan`."""
+_OPTION = re.compile(r"-|[+~]*[a-z_][\w./@:-]*=")
 
 
 def show(name: str, problem: Problem, backend: Backend, session: Session, given: DeviceMap | Placement) -> None:

@@ -72,13 +72,7 @@ def test_llamacpp() -> None:
     assert llamacpp.gpu_of_layers(32, [75, 25], 33) == on
     assert llamacpp.gpu_of_layers(7, [1, 1], 8) == [0] * 4 + [1] * 4
     assert llamacpp.gpu_of_layers(7, [0, 1], 8) == [1] * 8
-    assert llamacpp.gpu_of_layers(8, [1, 1], 4) == [-1] * 4 + [
-        0,
-        0,
-        1,
-        1,
-        -1,
-    ]  # the last 4 layers; the output on the CPU
+    assert llamacpp.gpu_of_layers(8, [1, 1], 4) == [-1] * 5 + [0, 0, 1, 1]  # the last 3 layers and the output
     assert llamacpp.gpu_of_layers(4, [], 99) == [-1] * 5
     assert llamacpp.gpu_of_layers(4, [1.0], 0) == [-1] * 5
 
@@ -118,7 +112,7 @@ def check_all_placed(weight: list[int], most: list[int], layers: int, on_gpu: in
         assert min(result) >= 0
     on = llamacpp.gpu_of_layers(layers, weight, on_gpu)
     assert len(on) == layers + 1
-    assert sum(d >= 0 for d in on) == (on_gpu if on_gpu <= layers else layers + 1)
+    assert sum(d >= 0 for d in on) == min(on_gpu, layers + 1)
     gpus = [d for d in on if d >= 0]
     assert gpus == sorted(gpus)
     assert max(gpus, default=0) < stages

@@ -136,7 +136,7 @@ def test_llamacpp() -> None:
     assert where(LlamaCppLayers(), decoder(), with_cpu) == "2 00000001 1 1"  # 9 with the output: 7 are below 3/4
     assert where(LlamaCppLayers(tensor_split="1,1"), decoder(), with_cpu) == "2 00000111 1 1"
     assert where(LlamaCppLayers(tensor_split=[1]), decoder(), with_cpu) == "2 00000000 0 0"
-    assert where(LlamaCppLayers(n_gpu_layers=4, tensor_split=[1, 1]), decoder(), with_cpu) == "2 22220011 2 2"
+    assert where(LlamaCppLayers(n_gpu_layers=4, tensor_split=[1, 1]), decoder(), with_cpu) == "2 22222001 1 1"
     assert where(LlamaCppLayers(), decoder(), machine(cpu=10_000)) == "0 00000000 0 0"
     assert where(LlamaCppLayers(), decoder(), machine(3000, 1000)) == "0 00000001 1 1"
     with pytest.raises(NotApplicable, match="5 of 9 layers are for the CPU, and 'machine' has none"):

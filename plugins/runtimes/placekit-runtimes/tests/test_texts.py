@@ -215,7 +215,7 @@ def test_exact_texts() -> None:
         "exo": '[\n {"node": "gpu:0", "PipelineShardMetadata": {"deviceRank": 0, "worldSize": 2, "startLayer": 0,'
         ' "endLayer": 3, "nLayers": 7}},\n {"node": "gpu:1", "PipelineShardMetadata": {"deviceRank": 1, "worldSize": 2,'
         ' "startLayer": 3, "endLayer": 7, "nLayers": 7}}\n]',
-        "llamacpp": "--n-gpu-layers 8 --tensor-split 3,5",
+        "llamacpp": "--device CUDA0,CUDA1 --n-gpu-layers 8 --tensor-split 3,5",
     }
     problem, placement = placed([2] * 6 + [0])
     assert runtime("vllm").write(problem, placement).text == "CUDA_VISIBLE_DEVICES=2,0\nVLLM_PP_LAYER_PARTITION=6,1"
@@ -226,7 +226,9 @@ def test_exact_texts() -> None:
     assert made.text == "Et*6|tL"
     assert made.notes == ("the ranks use the GPUs in another order than the machine's: CUDA_VISIBLE_DEVICES=2,0",)
     problem, placement = placed([0] * 3 + [3] * 4)
-    assert runtime("llamacpp").write(problem, placement).text == "--n-gpu-layers 8 --tensor-split 3,0,0,5"
+    assert (
+        runtime("llamacpp").write(problem, placement).text == "--device CUDA0,CUDA3 --n-gpu-layers 8 --tensor-split 3,5"
+    )
     assert runtime("megatron").write(*placed([0] * 7)).text == "Et*7L"
 
 
@@ -272,7 +274,7 @@ class TestCpus:
         [
             ([1] * 4 + [2] * 3, 2, "--n-gpu-layers 8 --tensor-split 4,4"),
             ([0, 0, 0, 2, 2, 1, 1], 1, "--device CUDA1,CUDA0 --n-gpu-layers 5 --tensor-split 2,3"),
-            ([0] * 7, 2, "--n-gpu-layers 1 --tensor-split 0,1"),
+            ([0] * 7, 2, "--device CUDA1 --n-gpu-layers 1"),
             ([0] * 7, 0, "--n-gpu-layers 0"),
             ([0] * 6 + [1], 2, "--n-gpu-layers 2 --tensor-split 1,1"),
         ],

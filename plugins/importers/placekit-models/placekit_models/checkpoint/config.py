@@ -180,7 +180,7 @@ def _pattern(get: _Fields, type_: str, layers: int) -> str:
         return "b"
     if period := get.count("attn_layer_period", default=0):
         place = get.count("attn_layer_offset", default=0)
-        return "".join("a" if i % period == place else "l" for i in range(period))
+        return "".join("a" if i % period == place else "l" for i in range(min(period, layers)))
     if period := get.count("full_attention_interval", default=0):
         return "l" * (period - 1) + "a"
     if _window(get, type_):

@@ -29,7 +29,7 @@ def from_gguf(path: Path) -> Checkpoint:
 
 def from_header(header: Header, path: Path) -> Checkpoint:
     """As `from_gguf`. Raises ImporterError if the header contradicts itself."""
-    get = _Values(header.values, path)
+    get = Values(header.values, path)
     tensors = {t.name: t for t in header.tensors}
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
@@ -76,7 +76,7 @@ def from_header(header: Header, path: Path) -> Checkpoint:
     )  # fmt: skip
 
 
-def _heads_state(get: _Values) -> int:
+def _heads_state(get: Values) -> int:
     """State of Kimi's linear attention: a square for each head."""
     return int(get.number("attention.head_count") * get.number("kda.head_dim") ** 2)
 
@@ -88,7 +88,7 @@ def without_drafts(tensors: Iterable[Tensor]) -> tuple[list[Tensor], int]:
     return [t for t in own if t.layer not in drafts], sum(t.bytes for t in own if t.layer in drafts)
 
 
-def check_experts(tensors: Iterable[Tensor], count: int, active: int, get: _Values) -> None:
+def check_experts(tensors: Iterable[Tensor], count: int, active: int, get: Values) -> None:
     """Raise ImporterError if tensors of experts do not fit the hyperparameters."""
     for t in tensors:
         if "exps" in t.key and t.matrix:
@@ -98,7 +98,7 @@ def check_experts(tensors: Iterable[Tensor], count: int, active: int, get: _Valu
                 raise get.contradiction(f"expert_used_count {active}", f"{t.name} with {t.shape[2]} experts")
 
 
-class _Values:
+class Values:
     """The values of one architecture."""
 
     def __init__(self, values: dict[str, Any], path: Path) -> None:
@@ -132,7 +132,7 @@ class _Values:
         )
 
 
-def _windows(get: _Values, layers: int) -> tuple[int, ...]:
+def _windows(get: Values, layers: int) -> tuple[int, ...]:
     """[layers] the window of each layer; 0: none."""
     window = get.number("attention.sliding_window") or (CHUNK if get.architecture == "llama4" else 0)
     pattern = get.values.get(f"{get.architecture}.attention.sliding_window_pattern")

@@ -8,7 +8,19 @@ from pydantic import Field
 
 from placekit_core import Options
 
-SHORTHAND = ("checkpoint", "weights", "mode", "context", "batch", "prompt", "cache", "flash")
+SHORTHAND = (
+    "checkpoint",
+    "weights",
+    "mode",
+    "context",
+    "batch",
+    "prompt",
+    "cache",
+    "flash",
+    "mmproj",
+    "images",
+    "image",
+)
 """The options that command lines take without `importer.`."""
 
 
@@ -39,3 +51,10 @@ class CheckpointOptions(Options):
     )
     flash: bool = Field(True, description="attention is one fused kernel")
     ubatch: int = Field(512, ge=1, description="most tokens of a user's prompt that are computed at once")
+    images: int = Field(0, ge=0, le=1000, description="images (or 30 seconds of sound) in the prompt of each user")
+    mmproj: str = Field(
+        "", description="GGUF file of the tower that reads images; empty: beside the model, if images are given"
+    )
+    image: int | None = Field(
+        None, ge=1, description="pixels of each side of an image; null: as the tower's file has it"
+    )

@@ -128,7 +128,7 @@ def _check(tensors: dict[str, Tensor], shape: Shape, folder: Path) -> None:
             f"{folder} has no tensors of layer {lacking[0]}, and its configuration {shape.layers} layers", hint
         )
     embedding = tensors.get("token_embd.weight")
-    if embedding is None or embedding.shape[0] != shape.hidden:
+    if embedding is None or embedding.shape[0] != shape.hidden or not embedding.numbers:
         wide = f"of width {shape.hidden} among {len(tensors)} tensors"
         raise ImporterError(f"{folder} has no embedding of words {wide}", hint)
     for t in tensors.values():

@@ -1,4 +1,4 @@
-"""Finds a model: a GGUF file, a folder, a shape in this package, or a configuration on this computer. Nothing is downloaded."""
+"""Finds a model: a GGUF file, a folder, a known shape, or a configuration on this computer. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from placekit_core import ImporterError, parse_json, read_bytes, reading
 from placekit_models.checkpoint.config import shape_of
 from placekit_models.checkpoint.metadata import from_gguf
 from placekit_models.checkpoint.modules import with_modules
+from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.recipes import PACKED, stored
 from placekit_models.checkpoint.safetensors_header import files_of, from_safetensors
 from placekit_models.shape import Checkpoint, known, shapes
@@ -20,9 +21,13 @@ from placekit_models.shipped import shipped
 METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "awq": "awq", "gptq": "gptq", "mxfp4": "mxfp4", "modelopt": "nvfp4"}
 """Formats by the `quant_method` of a configuration."""
 
+NATIVE = {"gpt-oss": "mxfp4"}
+"""Formats in which models are published, by architecture, if that is not bf16."""
+
 
 def find(model: str, weights: str | None) -> Checkpoint:
     """The tensors of a model. Raises ImporterError that says what to put where."""
+    given, (model, weights) = model, named(model, weights)
     name = model.removeprefix("hf:")
     if not name or "\0" in name:
         raise ImporterError("no model is named", "give checkpoint=hf:NAME, a folder with config.json, or a GGUF file")
@@ -36,9 +41,9 @@ def find(model: str, weights: str | None) -> Checkpoint:
     shape = known(name)
     title = name.rpartition("/")[2]
     if shape is None:
-        config, where = _configuration(name)
+        config, where = _configuration(name, given)
         shape, weights = shape_of(config, where), weights or _method(config)
-    own = next((word for word in title.lower().split("-") if word in PACKED), "bf16")
+    own = next((word for word in title.lower().split("-") if word in PACKED), NATIVE.get(shape.architecture, "bf16"))
     return with_modules(stored(shape.whole(title), weights or own))
 
 
@@ -82,8 +87,11 @@ def _method(config: dict[str, Any]) -> str | None:
     )
 
 
-def _configuration(name: str) -> tuple[dict[str, Any], str]:
-    """The configuration of a model by its name, and where it is: in this package or in Hugging Face's cache."""
+def _configuration(name: str, given: str) -> tuple[dict[str, Any], str]:
+    """The configuration of a model by its name, and where it is: in this package or in Hugging Face's cache.
+
+    Raises ImporterError about the model as it was `given`.
+    """
     for full, path in shipped().items():
         if name.lower() in (full.lower(), full.lower().rpartition("/")[2]):
             return _read(path), full
@@ -92,14 +100,19 @@ def _configuration(name: str) -> tuple[dict[str, Any], str]:
     cached = sorted(folder.glob("*/config.json")) if re.fullmatch(r"[\w.-]+/[\w.-]+", name) else []
     if cached:
         return _read(cached[-1]), str(cached[-1])
-    known_names = {n.lower(): n for n in shapes()}
-    close = difflib.get_close_matches(name.lower().rpartition("/")[2], known_names, 1, 0.7)
-    guess = f"did you mean hf:{known_names[close[0]]}? " if close else ""
+    file = f"no file {given}, and " if given.endswith(".gguf") else ""
     raise ImporterError(
-        f"no model {name!r} on this computer, and none is downloaded",
-        f"{guess}put its config.json into a folder and give checkpoint=FOLDER, or give a GGUF file, of which the first"
-        f" megabytes are enough; in the package: {', '.join(sorted(shapes(), key=str.lower))}",
+        f"{file}no model {name!r} on this computer; none is downloaded",
+        f"the closest names are {', '.join(_closest(name))}; `placekit plan --help` lists the {len(shapes())} models that need no"
+        " files; for another one, give a GGUF file, or a folder with the model's config.json",
     )
+
+
+def _closest(name: str) -> list[str]:
+    """The names of five models that are most like this one."""
+    known_names = {n.lower(): n for n in shapes()}
+    title = name.lower().rpartition("/")[2].replace(":", "-").replace("_", "-")
+    return [known_names[n] for n in difflib.get_close_matches(title, known_names, 5, 0)]
 
 
 def _read(path: Path) -> dict[str, Any]:

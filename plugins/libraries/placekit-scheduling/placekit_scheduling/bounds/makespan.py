@@ -23,6 +23,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from placekit_core import Problem
+from placekit_scheduling.bounds.chain import ChainProgram, best_prices
 from placekit_scheduling.bounds.channels import busiest_channel
 from placekit_scheduling.bounds.kinds import Floats
 from placekit_scheduling.bounds.labels import raise_levels
@@ -47,7 +48,7 @@ def all_bounds(problem: Problem) -> dict[str, float]:
     """All bounds in seconds, not yet lowered by `ROUNDING`. `forced` is at least as high as the others.
 
     Each is the result of the function of its name (`forced_bound`, ...), in the order in which they build on each other:
-    `critical_path`, `launch`, `group`, `work`, `communication`, `detour`, `tree`, `window`, `channel`, `forced`.
+    `critical_path`, `launch`, `group`, `work`, `communication`, `detour`, `tree`, `window`, `channel`, `chain`, `forced`.
     """
     relaxation = Relaxation.of(problem)
     found = {
@@ -60,6 +61,7 @@ def all_bounds(problem: Problem) -> dict[str, float]:
         "tree": tree_bound(relaxation),
         "window": window_bound(relaxation),
         "channel": channel_bound(relaxation),
+        "chain": chain_bound(relaxation),
     }
     return {**found, "forced": forced_bound(relaxation, max(found.values()))}
 
@@ -251,6 +253,40 @@ def channel_bound(relaxation: Relaxation) -> float:
     """
     head, tail = relaxation.raised
     return busiest_channel(relaxation, np.isfinite(relaxation.seconds), head, tail)
+
+
+def chain_bound(relaxation: Relaxation) -> float:
+    """Blocks of operations, one after another, where fast devices have memory for a part of the parameters only.
+
+    A long path is cut into blocks (`blocks.Blocks`), with the operations that may run at the same time as a part of it. All
+    operations of a block end before any of the next one starts. So T is at least the sum of the times T_b of the blocks.
+
+    - *Rows.* T_b is at least the seconds of the path in block b; the seconds of all operations of one group in it, over the
+      streams of the group's device; and for each kind, the seconds of all operations in it on this kind, over its streams.
+      Let a_rgk be what group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum to x or less in
+      each block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
+    - *Memory.* The persistent bytes m_g of the groups on kind k are at most M_k in all; they cost z_k >= 0 per byte.
+    - *Copies.* For each group s without kernels, take one group v(s) that reads a tensor of it. If v(s) is on kind k and s is
+      on another kind, this tensor is sent from there to k, which takes at least c_sk seconds. At most i_k transfers to kind k
+      run at the same time, so the sum of c_sk / i_k over these s is at most T. It costs y_k >= 0 per second.
+
+    With x + sum_k y_k = 1, add up these inequalities. A group v is on one kind k, and each s with v(s) = v is on k or it is
+    sent:
+
+        T >= sum_v min_k (z_k m_v + sum_r w_r a_rvk + sum_s min(z_k m_s, min_h z_h m_s + y_k c_sk / i_k)) - sum_k z_k M_k
+
+    The first sum is over all groups but those s, and each minimum over the kinds that may run the group. As in `work_bound`,
+    the best prices are the dual of a fractional placement, by HiGHS, and the bound is the right-hand side, evaluated at these
+    prices. It is 0 if the kind that runs all operations in the least time has memory for all persistent bytes, or if no
+    fractional placement fits. Transfers to several devices at once, and streamed copies, count once, for v(s).
+    """
+    room = relaxation.memory * relaxation.devices
+    fastest = relaxation.seconds[relaxation.kernels].sum(axis=0).argmin()
+    if not len(relaxation.kernels) or room[fastest] >= relaxation.persistent_bytes.sum():
+        return 0.0
+    program = ChainProgram.of(relaxation)
+    prices = best_prices(program)
+    return 0.0 if prices is None else program.bound_s(prices)
 
 
 def forced_bound(relaxation: Relaxation, least_s: float) -> float:

@@ -1,0 +1,130 @@
+"""A plan as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from placekit_core import units
+from placekit_core.cli.console import table, wrapped
+from placekit_runtimes.planning.lines import lines
+from placekit_runtimes.planning.planned import Planned
+from placekit_runtimes.planning.strategies import RUNNERS, Row
+
+LONG = 2**20
+"""Tokens of context that no model has; room for more is not mentioned."""
+TIGHT = 0.05
+"""A device with a smaller share of its usable memory left gets a warning."""
+
+
+def show(plan: Planned, after: Sequence[str] = ()) -> None:
+    """Print the table, sentences after it, the verdict, the memory of the best row, and the lines for each runtime."""
+    q, o = plan.question, plan.question.options
+    print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
+    devices = " + ".join(q.cluster.device_names)
+    head = ["strategy", "tokens/s", "prompt tokens/s", "answer", "GiB"]
+    several = ", of all users together" if o.users > 1 else ""
+    title = f"simulated at {q.depth:,} tokens of context{several}; GiB on {devices} at the full context"
+    table(head, [_cells(plan, row) for row in plan.rows], title=title)
+    for sentence in after:
+        print(wrapped(sentence))
+    if not any(row.works and row.best for row in plan.rows):
+        return
+    print(wrapped(f"recommended: {plan.verdict}"))
+    for note in notes(plan):
+        print(wrapped(note))
+    print()
+    show_memory(plan, plan.best)
+    for runtime, strategies in plan.strategies.items():
+        row = next((r for r in plan.rows if r.runtime == runtime and r.best), None)
+        if row is not None:
+            cost = slower(plan, row)
+            print(f"\n{RUNNERS[runtime].title}{cost and f', {cost}'}:\n{lines(row, strategies.steps)}")
+
+
+def slower(plan: Planned, row: Row) -> str:
+    """How much longer an answer takes than in the recommended row: `52% slower`; empty if it is hardly longer."""
+    times = plan.answer_s(row) / plan.answer_s(plan.best)
+    return f"{times:.0f} times as slow" if times > 2.5 else f"{times - 1:.0%} slower" if times > 1.01 else ""
+
+
+def use(plan: Planned) -> str:
+    """How the model is used, in words."""
+    o = plan.question.options
+    users = f"{o.users} users" if o.users > 1 else "one user"
+    return f"{users}, {o.context:,} tokens of context{' each' if o.users > 1 else ''}, {o.prompt:,} in and {o.generate:,} out"
+
+
+def _cells(plan: Planned, row: Row) -> list[str]:
+    used = "" if row.memory is None else "+".join(f"{x / 2**30:.1f}" if x else "0" for x in row.memory.used.tolist())
+    if row.error:
+        return [f"{row.name}: {row.error}", "", "", "", used]
+    o = plan.question.options
+    return [
+        row.name,
+        speed(o.users / row.decode_s),
+        speed(o.prompt / row.prompt_s),
+        seconds(plan.answer_s(row)),
+        used,
+    ]
+
+
+def speed(value: float) -> str:
+    """Tokens per second."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def seconds(value: float) -> str:
+    """Seconds of an answer."""
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s"
+
+
+def notes(plan: Planned) -> list[str]:
+    """What to know of the best row: how wrong its speed may be, its distance from the bound, memory that is nearly full."""
+    q, o, row, found = plan.question, plan.question.options, plan.best, []
+    if o.draft:
+        found.append(
+            f"accuracy: unknown; {o.accepted:.0%} of the drafted tokens are assumed to be right (accepted={o.accepted:g}),"
+            " measure that with your texts"
+        )
+    else:
+        known = [b for b in plan.error_bands if b.error is not None]
+        bands = [f"{b.error:.0%} ({b.kind}; {b.rows})" for b in known]
+        like = f"nine of ten published measurements like this are within {' and '.join(bands)}"
+        found.append(f"accuracy: {like if bands else 'no published measurement is like this plan'}")
+    assert row.split is not None
+    if plan.decode_bound_s and not row.split.streams:
+        most = speed(o.users / plan.decode_bound_s)
+        found.append(
+            f"no split of whole layers and experts generates more than {most} tokens/s (proven in this machine model)"
+        )
+    assert row.memory is not None
+    context = plan.strategies[row.runtime].steps.largest_context(row.split)
+    if context < LONG:
+        found.append(f"this split has room for {context:,} tokens of context{' for each user' if o.users > 1 else ''}")
+    kinds = [q.cluster.device_kind[d] for d in q.gpus]
+    if len({*kinds}) < len(kinds):
+        found.append(
+            "not planned: tensor parallelism, which is often faster on several equal GPUs, above all for many users"
+        )
+    for d in np.flatnonzero(row.memory.used > 0).tolist():
+        if row.memory.free[d] < TIGHT * q.cluster.memory_bytes[d]:
+            left = units.mebibytes(max(row.memory.free[d], 0))
+            found.append(
+                f"warning: {q.cluster.device_names[d]} has {left} left; close other programs, or plan less context"
+            )
+    return found
+
+
+def show_memory(plan: Planned, row: Row) -> None:
+    """Print what each device holds."""
+    memory, cluster = row.memory, plan.question.cluster
+    assert memory is not None
+    whole = np.asarray([cluster.kinds[kind].memory_bytes for kind in cluster.device_kind])
+    parts = (memory.weights, memory.cache, memory.compute, memory.free, whole - cluster.memory_bytes)
+    cells = [
+        [cluster.device_names[d], *(f"{x[d] / 2**30:.2f}" for x in parts)]
+        for d in np.flatnonzero(memory.used > 0).tolist()
+    ]
+    table(["GiB", "weights", "cache", "buffers", "left", "reserve"], cells)
