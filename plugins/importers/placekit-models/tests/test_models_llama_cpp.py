@@ -75,13 +75,15 @@ def test_families_load_with_the_tensors_and_bytes_that_we_see(family: str, files
 @pytest.mark.parametrize(
     ("options", "flags"),
     [
-        ({"context": 8192}, []),
-        ({"context": 2048, "users": 3, "ubatch": 256}, ["-ub", "256"]),
-        ({"context": 3000, "flash": False}, ["-fa", "off"]),
-        ({"context": 4096, "cache_bits": 8.5}, ["-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on"]),
+        pytest.param({"context": 8192}, [], id="plain", marks=pytest.mark.long),
+        pytest.param({"context": 2048, "users": 3, "ubatch": 256}, ["-ub", "256"], id="users"),
+        pytest.param({"context": 3000, "flash": False}, ["-fa", "off"], id="no flash", marks=pytest.mark.long),
+        pytest.param(
+            {"context": 4096, "cache_bits": 8.5}, ["-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on"], id="q8_0",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["plain", "users", "no flash", "q8_0"],
-)
+)  # fmt: skip
 def test_one_gpu(family: str, options: dict[str, Any], flags: Sequence[str], files: dict[str, Path]) -> None:
     args = arguments(files[family], options["context"], options.get("users", 1), "-ngl", "99", *flags)
     loaded, checkpoint = load(args, ONE), find(str(files[family]), None)

@@ -40,6 +40,7 @@ def difference(row: dict[str, Any]) -> float:
     return found.bytes / (row.get("bytes") or row.get("gib", 0) * 2**30 or row["gb"] * 1e9) - 1
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_published_files() -> None:
     wrong = []
     for row in PUBLISHED["sizes"]:
@@ -63,6 +64,7 @@ def test_every_shape_is_checked_or_said_not_to_be() -> None:
     assert {name for name, shape in found.items() if shape not in checked} == {*PUBLISHED["unchecked"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED["transformers"])
 def test_shapes_are_those_of_transformers(name: str) -> None:
     config = getattr(transformers, PUBLISHED["transformers"][name])()
@@ -167,7 +169,7 @@ def flops(s: Shape, context: int) -> int:
     return 2 * active_numbers(s) + 2 * seen * s.heads * head + 6 * state(s)[0] * layers(s, "lbM")
 
 
-@pytest.mark.parametrize("name", mostly_slow(shapes(), QUICK))
+@pytest.mark.parametrize("name", mostly_slow(shapes(), QUICK, [name for name in shapes() if name not in QUICK]))
 def test_caches_and_flops_are_those_of_formulas(name: str) -> None:
     shape, graph = shapes()[name], decode(name, CONTEXT)
     assert kept(name, CONTEXT) == cache_bytes(shape, CONTEXT)

@@ -153,7 +153,7 @@ def test_towers_that_do_not_fit_are_one_error(files: dict[str, Path], tmp_path: 
 def test_damaged_headers_are_one_error_or_none(files: dict[str, Path], tmp_path: Path) -> None:
     chance, path = random.Random(0), tmp_path / "mmproj.gguf"
     data = files["gemma3"].read_bytes()[:30_000]
-    for _ in range(100):
+    for _ in range(30):
         damaged = bytearray(data)
         for _ in range(chance.choice([1, 1, 4])):
             damaged[chance.randrange(700 if chance.random() < 0.7 else len(data))] = chance.randrange(256)

@@ -71,7 +71,7 @@ MACHINES = (
 @pytest.mark.parametrize("model", [MOE, DENSE, "DeepSeek-V2-Lite"])
 def test_what_is_written_for_llamacpp_is_read_back(model: str, machine: str) -> None:
     own, random = search(model, machine), Random(model + machine)
-    for _ in range(25):
+    for _ in range(8):
         wanted = own.regulars.split(random_regular(own.regulars, random))
         text = lines(Row("llamacpp", "", wanted), own.steps)
         found = split(text, own)

@@ -23,6 +23,7 @@ from placekit_runtimes.planning.plan import strategies
 from placekit_runtimes.planning.regular import SHIFTS
 from placekit_runtimes.planning.split import EMBEDDINGS, Split
 from placekit_runtimes.planning.strategies import Row, Strategies
+from placekit_testing.speed import mostly_slow
 
 sys.path.append(str(Path(__file__).parents[3] / "importers" / "placekit-models" / "tests"))
 from made_gguf import one_type, write
@@ -143,7 +144,9 @@ def same_memory(loaded: Loaded, split: Split, own: Strategies) -> None:
         assert memory.used[q.cpu] == pytest.approx(weights + cache + compute, rel=NEAR)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "machine", mostly_slow(MACHINES, ["2", "3 and host"], [m for m in MACHINES if m not in ("2", "3 and host")])
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_lines_load_as_planned(model: str, machine: str, files: dict[str, Path]) -> None:
     own = search(files[model], MACHINES[machine], USE_OF[model, machine])
@@ -155,13 +158,16 @@ def test_lines_load_as_planned(model: str, machine: str, files: dict[str, Path])
             same_memory(loaded, split, own)
 
 
+FITTED = [("dense", "small and host"), *product(["experts", "latent", "hybrid"], [*ROOMY][1:])]
+
+
 def counts(devices: Sequence[str]) -> dict[str, int]:
     return {name: devices.count(name) for name in devices if name not in ("CPU", "")}
 
 
 @pytest.mark.parametrize(
     ("model", "machine"),
-    [("dense", "small and host"), *product(["experts", "latent", "hybrid"], [*ROOMY][1:])],
+    mostly_slow(FITTED, [FITTED[0], FITTED[3], FITTED[-1]], [f for i, f in enumerate(FITTED) if i not in (0, 3, 9)]),
 )
 def test_it_fits_by_itself_as_planned(model: str, machine: str, files: dict[str, Path]) -> None:
     """But for one layer of each GPU, of which llama.cpp may place a part."""
