@@ -46,7 +46,7 @@ def run_here(text: str) -> bool:
 
 LONG = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("apply", "formats", "getting-started", "install", "models", "offload", "pipelines", "sweeps")
+    for name in ("apply", "formats", "getting-started", "install", "models", "offload", "pipelines", "plan", "sweeps")
 ]
 LONG += [path for path in READMES if path in documents()]
 
