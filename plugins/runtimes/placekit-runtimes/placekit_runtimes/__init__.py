@@ -160,7 +160,7 @@ def placekit_commands() -> list[Command]:
         Command(
             name="plan",
             usage="MODEL [MACHINE] [OPTION=VALUE ...]",
-            summary="which device runs which part of a language model, and the lines to paste",
+            summary="where a language model runs best, and the lines to paste",
             target="placekit_runtimes.planning.command:main",
             group="place",
         ),

@@ -20,7 +20,7 @@ from placekit_runtimes.planning.planned import Planned
 from placekit_runtimes.planning.question import SYNONYMS, PlanOptions
 from placekit_runtimes.planning.text import show
 
-EXAMPLE = "placekit plan Qwen3-14B 'rtx4090 + 64GB ddr5-5600' weights=q4_k_m context=32768"
+EXAMPLE = "placekit plan Qwen3-14B 'rtx4090 + 64GB ddr5-5600' weights=q4_k_m"
 MACHINE = "in words and quotes ('rtx4090 + rtx3060 + 64GB ddr5-5600'), a preset or a YAML file; left out: this computer"
 _OPTION = re.compile(r"([a-z_-]+)=(.*)", re.S)
 
