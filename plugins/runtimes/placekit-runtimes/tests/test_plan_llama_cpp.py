@@ -147,7 +147,9 @@ def same_memory(loaded: Loaded, split: Split, own: Strategies) -> None:
 @pytest.mark.parametrize(
     "machine", mostly_slow(MACHINES, ["2", "3 and host"], [m for m in MACHINES if m not in ("2", "3 and host")])
 )
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", mostly_slow(MODELS, ["dense", "experts"], [m for m in MODELS if m not in ("dense", "experts")])
+)
 def test_lines_load_as_planned(model: str, machine: str, files: dict[str, Path]) -> None:
     own = search(files[model], MACHINES[machine], USE_OF[model, machine])
     splits = {split.key: split for split in some_splits(own, Random(model + machine))}.values()
