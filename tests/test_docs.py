@@ -46,8 +46,10 @@ def run_here(text: str) -> bool:
 
 LONG = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("apply", "formats", "getting-started", "install", "models", "offload", "pipelines", "plan", "sweeps")
-]
+    for name in (
+        "apply", "command-line", "formats", "getting-started", "install", "models", "offload", "pipelines", "plan", "sweeps",
+    )
+]  # fmt: skip
 LONG += [path for path in READMES if path in documents()]
 
 
