@@ -111,7 +111,9 @@ def test_two_gpus(copies: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_experts_in_host_memory_are_copied_to_the_device(tmp_path: Path) -> None:
-    shape = replace(FAMILIES["moe"], experts=replace(shapes()["Qwen3-30B-A3B"].experts, count=64))  # type: ignore[type-var]
+    experts = shapes()["Qwen3-30B-A3B"].experts
+    assert experts is not None
+    shape = replace(FAMILIES["moe"], experts=replace(experts, count=64))
     path = write(tmp_path / "experts.gguf", shape, fill=False)
     checkpoint = find(str(path), None)
     loaded = load(arguments(path, 4096, 1, "-ngl", "99", "--n-cpu-moe", "2"), ONE, hollow=True)

@@ -6,7 +6,7 @@ it does not shrink. One last partial layer on each GPU is not modelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,22 +55,19 @@ def fitted(regulars: Regulars, gpus: Sequence[int] | None = None) -> Split:
         return False
 
     for i in reversed(range(1, len(chain))):
-        _repeat(lambda i=i: counts[0] > 0 and shift(0, i, False))  # type: ignore[misc]
+        while counts[0] and shift(0, i, full=False):
+            pass
     if not experts or counts[0]:
         return split()
     for i in range(1, len(chain)):
-        _repeat(lambda i=i: (s := _first_partial(away)) >= i and shift(s, i, True))  # type: ignore[misc]
+        while (source := _first_partial(away)) >= i and shift(source, i, full=True):
+            pass
     return split()
 
 
 def _first_partial(away: list[int]) -> int:
     """The first device with layers whose experts are in host memory; 0: none."""
     return next((i for i, n in enumerate(away) if n), 0)
-
-
-def _repeat(step: Callable[[], bool]) -> None:
-    while step():
-        pass
 
 
 def _free(regulars: Regulars, split: Split, gpus: list[int]) -> bool:

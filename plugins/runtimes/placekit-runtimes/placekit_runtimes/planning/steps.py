@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,8 @@ class Steps:
     def __init__(self, question: Question, registry: Registry, launching: Launching, on_host: bool) -> None:
         self.question, self.registry, self.launching, self.on_host = question, registry, launching, on_host
         self.prompts: dict[tuple[int, bool, bool], _Step] = {}
+        self._alone: dict[tuple[int, int], Memory] = {}
+        self._found: dict[tuple[int, int], Buffers] = {}
 
     @cached_property
     def decode(self) -> _Step:
@@ -217,10 +219,11 @@ class Steps:
         parts = (weights + more.weights, cache + more.cache, compute + more.compute)
         return Memory(*parts, free - more.used, device)
 
-    @cache  # noqa: B019 - as long as the plan
     def memory_alone(self, device: int, context: int) -> Memory:
         """What it needs with everything on one device."""
-        return self.memory(self.alone(device), context)
+        if (key := (device, context)) not in self._alone:
+            self._alone[key] = self.memory(self.alone(device), context)
+        return self._alone[key]
 
     def _prompt_devices(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[l] which devices compute a layer in prompts, and its routed experts: the first GPU for those in host memory."""
@@ -255,12 +258,13 @@ class Steps:
         """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
         return self._needs(context, 4 if self._pipelined(split) else 1)
 
-    @cache  # noqa: B019 - as long as the plan
     def _needs(self, context: int, copies: int) -> Buffers:
-        o = self.question.options
-        return Buffers(
-            self.question.checkpoint, context, o.users, o.ubatch, cache_bits=8 * self._cache_bytes, copies=copies
-        )
+        if (key := (context, copies)) not in self._found:
+            o, bits = self.question.options, 8 * self._cache_bytes
+            self._found[key] = Buffers(
+                self.question.checkpoint, context, o.users, o.ubatch, cache_bits=bits, copies=copies
+            )
+        return self._found[key]
 
     @property
     def cache_bytes(self) -> int:
