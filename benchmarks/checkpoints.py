@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoints.py [--models A,B] [--write]
 
-Each row is a process of its own, which loads one token of decode at 10,000 tokens. Seconds are CPU seconds of the whole process,
-Python's start included; the peak is that of its memory. Cache bytes are those that another token takes, FLOPs those of the step.
+A process for each row imports the decode step at 10,000 tokens. The table has its CPU seconds, with the start of Python, its
+highest memory, the bytes that the cache grows by with each token, and the FLOPs of the step.
 `--write` saves the table in benchmarks/results/checkpoints.md.
 """
 

@@ -67,7 +67,7 @@ def options_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def predicted(row: dict[str, Any], model: str) -> tuple[float, float] | str:
-    """Tokens per second of all users, and of a prompt, for the command line of a row; or why there are none."""
+    """What the command line of a row gives: tokens per second of all users, and of a prompt. Or why it cannot be predicted."""
     line = line_of(row)
     if line is None:
         return "not read"

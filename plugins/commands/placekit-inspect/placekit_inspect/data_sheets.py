@@ -174,7 +174,7 @@ class Parts(FileModel):
         return DeviceKind(**own | {"launch_overhead_s": rates.launch_s, "efficiency": rates.efficiency})
 
     def _like(self, part: Part) -> list[Part]:
-        """The measured kinds of its generation, or of the one that stands for it, without copies that have other memory."""
+        """The shipped kinds that were measured, of its generation or of the one that stands for it."""
         own, other = (
             [p for p in parts().kinds.values() if p.generation == generation and p.measured_by]
             for generation in (part.generation, self.stand_in.get(part.generation))

@@ -169,7 +169,7 @@ class _Graph(Values):
         return [choice, self.row(self.checkpoint.active, logits, choice)]
 
     def network(self, n: int, t: dict[str, Tensor], end: str, *routed: int) -> int:
-        """A network (`build_ffn`), or with `end` `_exps` those of all experts (`build_moe_ffn`)."""
+        """A network (`build_ffn`). If `end` is `_exps`, the networks of all experts (`build_moe_ffn`)."""
         down, times = t[f"ffn_down{end}"], self.checkpoint.active if routed else 1
         ups = [t[k + end] for k in ("ffn_gate_up", "ffn_gate", "ffn_up") if k + end in t]
         values = [self.row(up.shape[1] * times, n, *routed[:1], *self.copy(up)) for up in ups]
@@ -231,8 +231,8 @@ class _Graph(Values):
 
 WHOLE = Part.LAYER | Part.EXPERTS
 SAME, SAME_COPIED = 2, 8
-"""Equal layers of which the values are counted; more take no more room. With copies of weights, gaps between blocks vary for
-longer."""
+"""How many of several equal layers are laid out: more need no more room. With copies of weights, the gaps between blocks settle
+later."""
 
 
 @dataclass(frozen=True)
@@ -371,7 +371,7 @@ class Buffers:
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
     def _few(self, parts: Sequence[int]) -> list[tuple[int, int]]:
-        """Layers and parts, without those of which there are enough, see `SAME`."""
+        """The layers that are laid out, with the parts that are on this device: a few of several equal ones, see `SAME`."""
         number: dict[object, int] = {}
         own = []
         for i, key in enumerate(zip(self._kinds, parts, strict=True)):

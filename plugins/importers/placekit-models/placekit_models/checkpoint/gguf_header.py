@@ -39,7 +39,7 @@ class Header:
 
 
 class _Cursor:
-    """Reads a file in small blocks, so that little is read beyond what is asked for. Raises ValueError at its end."""
+    """Reads a file in small blocks, to read little of what follows the header. Raises ValueError at the end of the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.data, self.at, self.before = file, b"", 0, 0

@@ -100,7 +100,7 @@ def _path(names: Sequence[str], stem: str, parts: Sequence[str]) -> str:
 
 
 def tensor_names(architecture: str, layers: int) -> dict[str, str]:
-    """Names of tensors by those of modules, for an architecture; for an unknown one, of all architectures."""
+    """Which module has which tensor in GGUF files, for an architecture. For an unknown one, the names of all architectures."""
     from gguf.constants import MODEL_ARCH_NAMES
     from gguf.tensor_mapping import get_tensor_name_map
 

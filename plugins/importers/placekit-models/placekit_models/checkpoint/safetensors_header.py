@@ -140,7 +140,7 @@ def _check(tensors: dict[str, Tensor], shape: Shape, folder: Path) -> None:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The safetensors files of a folder that are there; those of its index, if it has one. Raises ImporterError."""
+    """The safetensors files in a folder. If the folder has an index, the files that it lists. Raises ImporterError."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
