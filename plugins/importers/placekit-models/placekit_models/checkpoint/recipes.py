@@ -20,8 +20,8 @@ from placekit_models.shape import Checkpoint, Tensor
 class _Format:
     """A format of GGUF files: the type of most tensors, and rules for those that differ.
 
-    A rule lists types with conditions: `first_8th:Q5_K Q4_K` gives Q5_K to the first eighth of the layers, and Q4_K to the others.
-    If no condition holds (`_Recipe.holds`), a tensor gets the type of most tensors.
+    A rule lists types with conditions: `first_8th:Q5_K Q4_K` gives Q5_K to the first eighth of layers, and Q4_K to the others. If
+    no condition holds (`_Recipe.holds`), a tensor gets the type of most tensors.
     """
 
     most: str
