@@ -64,9 +64,9 @@ def events(problem: Problem, placements: Placements) -> float:
     return float(np.mean(counts))
 
 
-def kernel(case: Case, problem: Problem, placements: Placements, record: bool = False) -> Callable[[], Any]:
+def kernel(case: Case, problem: Problem, placements: Placements) -> Callable[[], Any]:
     """Evaluates the placements with the compiled kernel."""
-    packed = pack(problem, Rules.of(problem, SimulatorOptions()), track_memory=case.memory, record=record)
+    packed = pack(problem, Rules.of(problem, SimulatorOptions()), track_memory=case.memory)
     compiled, size = packed.kernel(), problem.cluster.size
     return lambda: evaluate_batch(compiled, placements, size, packed.tasks)
 
@@ -156,7 +156,6 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
     first = placements[:1]
     runs: dict[str, Callable[[], Any]] = {
         "kernel": kernel(case, problem, placements),
-        "recorded": kernel(case, problem, placements, record=True),
         "host": kernel(case, hosted(problem, 0.1), placements),
         "bound by host": kernel(case, hosted(problem, 1.0), placements),
     }
@@ -185,7 +184,7 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
         f"{fast / least['cpp']:.2f}" if "cpp" in least else "",
         f"{least['older'] / least['this']:.2f}" if asked else "",
     ]
-    others = " | ".join(f"{least[name] / fast:.2f}" for name in ("recorded", "host", "bound by host"))
+    others = " | ".join(f"{least[name] / fast:.2f}" for name in ("host", "bound by host"))
     line = (
         f"| {case.machine} | {case.n:,} | {'priority' if case.priority else 'fifo'} | {'yes' if case.memory else 'no'} |"
         f" {1 / fast:,.0f} | {per_event:.0f} | {' | '.join(beside)} | {others} | {plain} |"
@@ -216,16 +215,15 @@ def processor() -> str:
 
 LEGEND = [
     "`older time over this`: an older checkout's time over this one's, both with memory tracked, as its interface always does.",
-    "`recorded`: the time of an evaluation that leaves why everything started when it did, over that of one that does not.",
     "",
     "`host`, `bound by host`: the time with a host that launches ahead of the devices, and with one that they wait for, over that"
     " without.",
     "",
 ]
 HEAD = [
-    "| machine | operations | order | memory | placements/s | ns/event | time over C++'s | older time over this | recorded |"
+    "| machine | operations | order | memory | placements/s | ns/event | time over C++'s | older time over this |"
     " host | bound by host | second opinion's over this |",
-    "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
 ]
 
 

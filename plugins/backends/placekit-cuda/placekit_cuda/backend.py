@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from placekit_scheduling import end_help
 
 from placekit_core import (
     Backend,
@@ -53,7 +52,6 @@ class MeasuringBackend(Backend):
                 f"backend {self.name!r} runs programs, and {problem.graph.name!r} is a graph of numbers",
                 "use an importer whose programs can be run (such as `torch` or `einsum`), or backend=simulator",
             )
-        end_help()  # compilation in the background would disturb the measurement
         o, cluster = self.options, problem.cluster
         if (o.devices or cluster.size) != cluster.size:
             raise BackendError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -65,8 +66,10 @@ class ChainPolicy(Policy):
         segments = segments_of(blocks, evaluate.session, evaluate.objective, self.options.max_ideals)
         table = segments.table
         kernel = evaluate.kernel()
-        with evaluate.ledger.paused():  # importing compiles, which is not searching
-            from placekit_pipeline.chain_tables import completions, with_spare
+        with evaluate.ledger.paused():  # compiling is not searching
+            from placekit_pipeline.chain_tables import loops
+
+            completions, with_spare, explore = loops(table)
         best = completions(table)
         size = task.problem.cluster.size
         ways: list[tuple[float, int, NDArray[np.float64]]] = []
@@ -80,7 +83,7 @@ class ChainPolicy(Policy):
             raise NotApplicable(*_nothing_fits(blocks, table))
         if kernel is None:
             return self._candidates(task, blocks, table, ways)
-        return _Search(task, kernel, self.options.share, blocks, segments, ways).run()
+        return _Search(task, kernel, self.options.share, blocks, segments, ways, explore).run()
 
     def _candidates(
         self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
@@ -104,9 +107,9 @@ class _Search:
 
     def __init__(
         self, task: Task, kernel: Kernel, share: float, blocks: Blocks, segments: Segments,
-        ways: list[tuple[float, int, NDArray[np.float64]]],
+        ways: list[tuple[float, int, NDArray[np.float64]]], explore: Callable[..., None],
     ) -> None:  # fmt: skip
-        self.task, self.kernel, self.blocks = task, kernel, blocks
+        self.task, self.kernel, self.blocks, self.explore = task, kernel, blocks, explore
         self.segments, self.table, self.ways = segments, segments.table, ways
         left = task.evaluate.remaining * share
         self.left = int(max(1, left)) if math.isfinite(left) else 2**62
@@ -133,8 +136,6 @@ class _Search:
 
     def _explore(self, evaluations: int) -> bool:
         """Search the splits into each number of stages. Returns whether the best split is proven."""
-        from placekit_pipeline.chain_tables import explore  # not above: importing it compiles
-
         evaluate, found, kernel = self.task.evaluate, self.found, self.kernel
         found.counts[:], found.total[0] = 0, 0.0
         if evaluations < 1:
@@ -149,7 +150,7 @@ class _Search:
             numbers = self.table.numbers.copy()
             numbers[2] = stages
             found.counts[1:] = 0
-            explore(
+            self.explore(
                 kernel.function, kernel.ints, kernel.floats, kernel.scratch_ints, kernel.scratch_floats,
                 self.task.problem.cluster.memory_bytes.astype(np.float64), self.table._replace(numbers=numbers), best, found,
                 evaluations, EFFORT,

@@ -1,6 +1,6 @@
 """Compiled loops of policy `chain`: tables of lower bounds for the rest of a split, and the search that uses them.
 
-Importing this module compiles them. `chain_arrays` defines *sets* of devices.
+`loops` compiles them. `chain_arrays` defines *sets* of devices.
 """
 # mypy: ignore-errors
 # numba checks the types here; the signature of `explore` is explicit.
@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 from placekit_scheduling import kernel_signature
 from placekit_scheduling.fields import numba_type
-from placekit_scheduling.jit import counted_inner, njit
+from placekit_scheduling.jit import SMALL, compiled_for, counted_inner, interpreted, njit
 
 from placekit_pipeline.chain_arrays import BACK, BUSIEST, CLOSE, FLOW, MAX, SUM, TOKEN, WAIT, Found, Table
 
@@ -41,7 +41,7 @@ def _wait(t, s, k, q):
     return m * t.seconds[s, k] - t.passing[s, k] - (min(m, q) - 1) * t.ahead[s, k]
 
 
-@njit(_floats4(_table), cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def completions(t):
     """[4, u, i, A] tables `SUM` to `WAIT`: bounds of all splits of the blocks after prefix i over all devices of set u.
 
@@ -50,8 +50,9 @@ def completions(t):
     sets, places, ways = len(t.size), len(t.ptr) - 1, t.hop_s.shape[1]
     m = t.numbers[1]
     best = np.full((4, sets, places, ways), np.inf)
-    best[:, 0, places - 1, :] = 0.0
-    best[WAIT, 0, places - 1, :] = -np.inf
+    for a in range(ways):
+        for kind in range(4):
+            best[kind, 0, places - 1, a] = -np.inf if kind == WAIT else 0.0
     for u in range(1, sets):  # removing a device from a set gives a lower number, whose entries are known
         q = t.size[u]
         for k in range(len(t.radix)):
@@ -81,7 +82,7 @@ def completions(t):
     return best
 
 
-@njit(_floats4(_table, _floats4), cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def with_spare(t, best):
     """The tables for splits that leave one device of the set unused: the least over all devices to leave out."""
     found = np.full(best.shape, np.inf)
@@ -89,7 +90,9 @@ def with_spare(t, best):
         for k in range(len(t.radix)):
             if t.of_set[u, k] > 0:
                 for x in range(4):
-                    found[x, u] = np.minimum(found[x, u], best[x, u - t.radix[k]])
+                    for i in range(best.shape[2]):
+                        for a in range(best.shape[3]):
+                            found[x, u, i, a] = min(found[x, u, i, a], best[x, u - t.radix[k], i, a])
     return found
 
 
@@ -129,11 +132,12 @@ def _evaluate_split(evaluate, t, ints, floats, work_ints, work_floats, peak, mem
     for d in range(len(peak)):
         fits = fits and peak[d] <= memory_bytes[d]
     found.total[0] += value if fits else found.failing[0]
-    if fits and value < found.value[0]:
+    better = fits and value < found.value[0]
+    if better:
         found.value[0] = value
-        found.device[:] = device
-    elif found.counts[0] == 1:  # the first has the least bound: kept in case none fits
-        found.device[:] = device
+    if better or found.counts[0] == 1:  # the first has the least bound: kept in case none fits
+        for group in range(len(device)):
+            found.device[group] = device[group]
 
 
 _explore = types.void(
@@ -142,7 +146,7 @@ _explore = types.void(
 )  # fmt: skip
 
 
-@njit(_explore, cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def explore(evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, t, best, found, evaluations, visits):
     """Search all splits into `t.numbers[2]` stages, depth first, the lowest bound first.
 
@@ -197,7 +201,12 @@ def explore(evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, 
                         bound[depth, n], segment[depth, n], of_class[depth, n] = low, s, k
                         n += 1
             count[depth], turn[depth] = n, 0
-            order[depth, :n] = np.argsort(bound[depth, :n])
+            for c in range(n):  # sorted by insertion: numpy's sorting takes seconds to compile
+                at = c
+                while at > 0 and bound[depth, order[depth, at - 1]] > bound[depth, c]:
+                    order[depth, at] = order[depth, at - 1]
+                    at -= 1
+                order[depth, at] = c
             fresh = False
             found.counts[1] += 1
             if found.counts[1] >= visits:
@@ -232,3 +241,13 @@ def explore(evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, 
         first[depth + 1] = first[depth] if depth > 0 else t.update[s, k]
         depth += 1
         fresh = True
+
+
+_SIGNATURES = {completions: _floats4(_table), with_spare: _floats4(_table, _floats4), explore: _explore}
+
+
+def loops(t):
+    """`completions`, `with_spare` and `explore`, compiled; for a small table, run by Python."""
+    if len(t.size) * t.seconds.size <= SMALL:
+        return [interpreted(function) for function in _SIGNATURES]
+    return [compiled_for(signature, function) for function, signature in _SIGNATURES.items()]

@@ -1,4 +1,4 @@
-"""Compiles the kernel in three variants, each without code that it does not need. Importing this imports numba."""
+"""Compiles the kernel in two variants, one without code that most machines do not need. Importing this imports numba."""
 
 from __future__ import annotations
 
@@ -13,22 +13,16 @@ from placekit_sim.kernel import simulate
 from placekit_sim.layout import FIELDS
 
 _PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead", "arrival"), False)
-_VARIANTS = {"any": {}, "plain": {**_PLAIN, "record": False}, "recorded": {**_PLAIN, "record": True}}
+_VARIANTS = {"any": {}, "plain": _PLAIN}
 
 
 @cache
 def compiled(variant: str) -> Any:
     """The function that evaluates a placement (see `placekit_scheduling.Kernel`), compiled or loaded from disk at the first call.
 
-    Variant `any` is for all machines. `plain` and `recorded`, which also records times and causes, are faster, but only for
-    machines without multicast, barriers, noise, prefetching and the order `arrival`.
+    Variant `any` is for all machines. `plain` compiles and runs faster, but only for machines without multicast, barriers,
+    noise, prefetching and the order `arrival`.
     """
     options = {"cache": True, "nogil": True, **UNCOUNTED}
     name, known = f"simulate_{variant}", _VARIANTS[variant]
     return unpacked(FIELDS, simulate, kernel_signature(), name=name, known=known, **options)
-
-
-def compile_default() -> None:
-    """Compile the variants of a default run, the slower one first."""
-    for variant in ("recorded", "plain"):
-        compiled(variant)

@@ -57,8 +57,7 @@ def simulate(device, priority, m, peak):
                             if m.missing[c] == 0:
                                 m.fresh[n_fresh] = c
                                 n_fresh += 1
-                                if m.record:
-                                    m.ready_by[c] = v
+                                m.ready_by[c] = v
                     elif not m.ahead or round_ > 0:  # sources end in the first round; plan_ahead has their copies
                         if m.to_readers[b] == 0:
                             k = n_to
@@ -92,8 +91,7 @@ def simulate(device, priority, m, peak):
                             continue
                         task, rank = m.n + at(m.first_copy[x]), best
                     n_readers += 1
-                    if m.record:
-                        m.ready_by[task] = v
+                    m.ready_by[task] = v
                     q = at(m.queue_of_route[a * m.size + b])
                     if ranked:
                         m.key[task] = (rank << 32) + arrivals
@@ -211,22 +209,21 @@ def simulate(device, priority, m, peak):
                         m.used[b] += m.tensor_bytes[x]
                         if m.used[b] > peak[b]:
                             peak[b] = m.used[b]
-            if m.record:
-                m.times[task] = now
-                m.times[m.tasks + task] = end
-                why = np.int64(-1) if m.bulk else np.int64(m.ready_by[task])
-                if m.hosted and task < m.n and m.launched_s[task] == now and now > 0.0:
-                    why = np.int64(BY_HOST)
-                elif not m.bulk and now > (m.times[m.tasks + why] if why >= 0 else 0.0):  # it waited in its queue
-                    q = a if task < m.n else at(m.queue_of_route[route])
-                    if q < m.first_shared:
-                        why = np.int64(m.released_by[q])
-                    else:
-                        for j in range(at(m.held_ptr[q - m.first_shared]), at(m.held_ptr[q - m.first_shared + 1])):
-                            why = np.int64(m.released_by[m.n_queues + m.held[j]])
-                            if why >= 0 and m.times[m.tasks + why] == now:
-                                break
-                m.cause[task], m.rounds[task] = why, round_
+            m.times[task] = now
+            m.times[m.tasks + task] = end
+            why = np.int64(-1) if m.bulk else np.int64(m.ready_by[task])
+            if m.hosted and task < m.n and m.launched_s[task] == now and now > 0.0:
+                why = np.int64(BY_HOST)
+            elif not m.bulk and now > (m.times[m.tasks + why] if why >= 0 else 0.0):  # it waited in its queue
+                q = a if task < m.n else at(m.queue_of_route[route])
+                if q < m.first_shared:
+                    why = np.int64(m.released_by[q])
+                else:
+                    for j in range(at(m.held_ptr[q - m.first_shared]), at(m.held_ptr[q - m.first_shared + 1])):
+                        why = np.int64(m.released_by[m.n_queues + m.held[j]])
+                        if why >= 0 and m.times[m.tasks + why] == now:
+                            break
+            m.cause[task], m.rounds[task] = why, round_
             if m.arrival:
                 m.started[n_started] = task
                 task = n_started
@@ -276,13 +273,11 @@ def simulate(device, priority, m, peak):
                 continue
             if m.arrival:
                 task = at(m.started[task])
-            if m.record:
-                m.last[0] = task
+            m.last[0] = task
             if task < m.n:
                 a = at(m.home[task])
                 m.free[a] += 1
-                if m.record:
-                    m.released_by[a] = task
+                m.released_by[a] = task
                 if m.mark[a] != round_:
                     m.mark[a] = round_
                     m.touched[n_touched] = a
@@ -322,8 +317,7 @@ def simulate(device, priority, m, peak):
                 q = at(m.queue_of_route[a * m.size + d])
                 if q < m.first_shared:
                     m.free[q] += 1
-                    if m.record:
-                        m.released_by[q] = task
+                    m.released_by[q] = task
                     if m.mark[q] != round_:
                         m.mark[q] = round_
                         m.touched[n_touched] = q
@@ -332,8 +326,7 @@ def simulate(device, priority, m, peak):
                     for j in range(at(m.held_ptr[q - m.first_shared]), at(m.held_ptr[q - m.first_shared + 1])):
                         c = at(m.held[j])
                         m.channel_free[c] += 1
-                        if m.record:
-                            m.released_by[m.n_queues + c] = task
+                        m.released_by[m.n_queues + c] = task
                         for u in range(at(m.user_ptr[c]), at(m.user_ptr[c + 1])):
                             q = at(m.user[u])
                             if m.head[q] >= 0 and m.mark[q] != round_:
@@ -353,8 +346,7 @@ def simulate(device, priority, m, peak):
                         if m.missing[c] == 0:
                             m.fresh[n_fresh] = c
                             n_fresh += 1
-                            if m.record:
-                                m.ready_by[c] = task
+                            m.ready_by[c] = task
                         i = np.int64(m.read_after[i])
                     if m.arrival and n_fresh > n_before + 1:
                         sort(m.fresh, n_before, n_fresh)
@@ -367,8 +359,6 @@ def simulate(device, priority, m, peak):
                             if m.missing[c] == 0:
                                 m.fresh[n_fresh] = c
                                 n_fresh += 1
-                                if m.record:
-                                    m.ready_by[c] = task
-    if m.record:
-        m.copies[0] = known
+                                m.ready_by[c] = task
+    m.copies[0] = known
     return now

@@ -10,7 +10,7 @@ FIELDS = [
     *fields("number", "order"),  # of ready tasks: 0 first come, 1 `fixed_rank`, 2 the placement's priorities
     # number of edges from sources; `Rules.prefetch` + 1, or 0 if all copies begin at time 0
     *fields("number", "n_reads window"),
-    *fields("flag", "memory multicast bulk noisy ahead arrival record hosted"),
+    *fields("flag", "memory multicast bulk noisy ahead arrival hosted"),
     # the problem
     *fields("ints", "group_of n_inputs output_ptr input_ptr input_tensor consumer_ptr consumer_op storage"),
     *fields("ints", "in_place writers"),  # whether a tensor writes over one of another kernel; how many do, by owner
@@ -41,10 +41,10 @@ FIELDS = [
     *fields("scratch_floats", "far_s", "tasks"),
     Field("key", "scratch_floats", "tasks", wide=True),
     *fields("scratch_floats", "used", "size"),
-    # the results of a recorded run
-    *fields("scratch_ints", "cause ready_by rounds", "recorded_tasks"),
-    *fields("scratch_ints", "released_by", "recorded_ends"),
-    *fields("scratch_ints", "last copies", "recorded_one"),
-    *fields("scratch_floats", "times", "recorded_times"),
+    # when and why each task started
+    *fields("scratch_ints", "cause ready_by rounds", "tasks"),
+    *fields("scratch_ints", "released_by", "n_ends"),
+    *fields("scratch_ints", "last copies", "one"),
+    *fields("scratch_floats", "times", "n_times"),
 ]
 """The numbers and arrays of `kernel.simulate`, in the order of the header of its integers."""

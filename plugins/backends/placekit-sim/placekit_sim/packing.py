@@ -20,7 +20,7 @@ from placekit_sim.rules import Rules
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Arguments of the kernel, and where a recorded run stores its results.
+    """Arguments of the kernel, and where it stores when and why each task started.
 
     Attributes:
         variant: name of the kernel, see `compiled_variants.compiled`.
@@ -39,7 +39,7 @@ class Packed:
 
     @property
     def trace(self) -> Trace:
-        """Where a recorded run stores the time and cause of every start."""
+        """Where a run stores the time and cause of every start."""
         begin = self.layout.begin
         names = ("times", "cause", "last", "copies", "copy_tensor", "copy_dst")
         return Trace(tasks=self.tasks, **{name: begin[name] for name in names})
@@ -97,28 +97,26 @@ def _queues(streams: NDArray[np.int32], routes: Routes, compete: bool) -> _Queue
     )
 
 
-def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool = False) -> Packed:
+def pack(problem: Problem, rules: Rules, track_memory: bool = True) -> Packed:
     """The arrays for `compiled_variants.compiled`.
 
     Args:
         problem, rules: what is simulated.
         track_memory: False simulates time only, and the peak is the persistent bytes (for benchmarks).
-        record: also store the time of every event in the scratch space; see `recording.record`.
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
     arrays = _arrays(problem, rules, queues)
     numbers = _numbers(problem, rules, arrays)
     plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
-    numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
+    numbers |= {"first_shared": queues.first_shared, "memory": track_memory}
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
-    recorded = {"recorded_tasks": tasks, "recorded_ends": ends, "recorded_times": 2 * tasks, "recorded_one": 1}
-    sizes = {**numbers, **{name: size if record else 0 for name, size in recorded.items()}, "span": SPAN}
+    sizes = {**numbers, "n_ends": ends, "n_times": 2 * tasks, "one": 1, "span": SPAN}
     ahead = {"n_if_ahead": problem.graph.n, "e_if_ahead": problem.graph.e}
     sizes |= {name: size if numbers["window"] else 0 for name, size in ahead.items()}
     sizes["n_if_hosted"] = problem.graph.n if numbers["hosted"] else 0
     sizes["tasks_if_arrival"] = tasks if numbers["arrival"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
-    variant = ("recorded" if record else "plain") if plain else "any"
+    variant = "plain" if plain else "any"
     return Packed(variant, lay_out(FIELDS, numbers, arrays, sizes), tasks)
 
 

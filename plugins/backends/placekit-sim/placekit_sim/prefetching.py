@@ -57,8 +57,7 @@ def _plan_ahead(m):
             else:
                 m.gated_after[k] = m.gated[gate]
                 m.gated[gate] = k
-            if m.record:
-                m.ready_by[m.n + k] = gate if gate >= 0 else m.read_source[i]
+            m.ready_by[m.n + k] = gate if gate >= 0 else m.read_source[i]
         m.open_until[row] = m.reads_count[d]
         m.copy_readers[k] += 1
         m.copy_rank[k] = min(m.copy_rank[k], m.rank[v])

@@ -14,7 +14,7 @@ from placekit_sim.packing import Packed
 
 
 def record(problem: Problem, packed: Packed, placement: Placement) -> Schedule:
-    """Simulate a placement and return all its events. `packed` must come from `pack(..., record=True)`.
+    """Simulate a placement and return all its events.
 
     An operation takes the lowest free stream of its device; sources have stream -1 and take no time. Transfers are in the
     order (tensor, destination). A multicast send delivers several copies at once; each of them is a transfer here.

@@ -59,14 +59,13 @@ def _set_start(m):
         m.channel_free[c] = m.channel_capacity[c]
     for i in range(m.n_sources):
         m.done[i] = m.sources[i]
-    if m.record:
-        for i in range(m.n_sources):
-            m.cause[m.sources[i]], m.times[m.tasks + m.sources[i]] = -1, 0.0
-        for i in range(m.n_roots):
-            m.ready_by[m.roots[i]] = -1
-        m.last[0] = -1
-        for q in range(m.n_queues + m.n_channels):
-            m.released_by[q] = -1
+    for i in range(m.n_sources):
+        m.cause[m.sources[i]], m.times[m.tasks + m.sources[i]] = -1, 0.0
+    for i in range(m.n_roots):
+        m.ready_by[m.roots[i]] = -1
+    m.last[0] = -1
+    for q in range(m.n_queues + m.n_channels):
+        m.released_by[q] = -1
     if m.bulk:
         return m.n_sources, np.int64(0)
     for i in range(m.n_roots):

@@ -73,8 +73,7 @@ class SimulatorSession(Session):
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
         arrival = options.ready_order == "arrival"
         plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None or arrival)
-        for variant in ("plain", "recorded") if plain else ("any",):
-            compiled(variant)  # now, so that compiling takes no time from the budget of a search
+        compiled("plain" if plain else "any")  # now, so that compiling takes no time from the budget of a search
 
     @property
     def repetitions(self) -> int:
@@ -107,7 +106,7 @@ class SimulatorSession(Session):
 
         A multicast send appears once per destination.
         """
-        return record(self.problem, pack(self.problem, self._rules(0), record=True), placement)
+        return record(self.problem, pack(self.problem, self._rules(0)), placement)
 
     def lower_bound(self) -> float | None:
         """A lower bound on the makespan of every placement, seconds. None with noise, which may shorten operations.
@@ -127,7 +126,7 @@ class SimulatorSession(Session):
         """The compiled evaluation of one placement; None if a value is the mean of several simulations."""
         if self.repetitions > 1:
             return None
-        packed = pack(self.problem, self._rules(0), record=not self.bulk)
+        packed = pack(self.problem, self._rules(0))
         return packed.kernel(None if self.bulk else packed.trace)
 
     def close(self) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         makespan_bound as makespan_bound,
     )
     from placekit_scheduling.bounds.offload import offload_bound as offload_bound
-    from placekit_scheduling.first_run import end_help as end_help
     from placekit_scheduling.list_scheduling.levels import (
         b_level as b_level,
         critical_path as critical_path,
@@ -47,7 +46,6 @@ _HOME = {
     "abi": "BY_HOST Kernel Trace kernel_signature",
     "bounds.makespan": "ROUNDING all_bounds binding_argument critical_path_bound makespan_bound",
     "bounds.offload": "offload_bound",
-    "first_run": "end_help",
     "list_scheduling.levels": (
         "b_level critical_path critical_path_device group_priority mean_optimistic_cost op_cost optimistic_cost t_level"
         " transfer_cost"

@@ -19,6 +19,8 @@ from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 from numba.core.types import Type
 
+from placekit_scheduling import compile_lock
+
 
 class KeyedCache(FunctionCache):
     """numba's cache of one function, with `digest` in its key."""
@@ -31,6 +33,21 @@ class KeyedCache(FunctionCache):
         own: Any = getattr(function, "_cache", None)
         if type(own) is FunctionCache:
             vars(own)["function"], own.__class__ = function, cls
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load compiled code. If there is none, the caller compiles it next, alone among the processes of the user."""
+        found = super().load_overload(sig, target_context)
+        if found is None and compile_lock.take(self):
+            found = super().load_overload(sig, target_context)  # another process may have compiled it meanwhile
+            if found is not None:
+                compile_lock.release(self)
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        finally:
+            compile_lock.release(self)
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(sig, codegen), digest(self.function))

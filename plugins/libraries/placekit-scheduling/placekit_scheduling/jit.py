@@ -15,8 +15,8 @@ from numba.core.options import DefaultOptions
 from numba.core.registry import CPUDispatcher
 
 from placekit_core import announce, report_progress
+from placekit_scheduling import compile_lock
 from placekit_scheduling.cache_keys import KeyedCache
-from placekit_scheduling.first_run import start_helpers
 
 UNCOUNTED: dict[str, Any] = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 """Options of `njit` for code without reference counting: calls with many arrays take a fifth of the time.
@@ -58,12 +58,17 @@ def njit(signature: Any = None, **options: Any) -> Any:
     def decorate(function: Any) -> Any:
         dispatcher: Any = numba.njit(**options)(function)  # noqa: TID251
         KeyedCache.replace(dispatcher)
-        if signature is not None and isinstance(dispatcher, CPUDispatcher):  # not if NUMBA_DISABLE_JIT is set
-            dispatcher.compile(signature)  # looks for code on disk, so the cache must be set before
-            dispatcher.disable_compile()
-        return dispatcher
+        return dispatcher if signature is None else compiled_for(signature, dispatcher)
 
     return decorate
+
+
+def compiled_for(signature: Any, function: Any) -> Any:
+    """The function, compiled for this signature, and for no other."""
+    if isinstance(function, CPUDispatcher) and not function.overloads:  # not if NUMBA_DISABLE_JIT is set
+        function.compile(signature)  # looks for code on disk, so the cache must be set before
+        function.disable_compile()
+    return function
 
 
 compiled: Any = njit(cache=True, **{"no_cfunc_wrapper": True, **UNCOUNTED})  # without the code to call it from C
@@ -107,23 +112,52 @@ def at(number: Any) -> Any:
     return np.int64(np.uint32(number))
 
 
-COMPILING = "compiling, once on this computer: a minute or two, which later runs do not take"
+COMPILING = "compiling, once on this computer: half a minute or more, which later runs do not take"
 """The line that a run prints before it compiles for the first time."""
 
 
 class _Reporter(event.Listener):
-    """Reports each function that is compiled, because a first run takes minutes longer than the next ones."""
+    """Reports each function that is compiled, because a first run takes longer than the next ones."""
 
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
         if function.__module__.startswith("placekit_"):  # functions of others may compile in every run
             announce(COMPILING)
-            start_helpers(function.__module__.partition(".")[0])
         if not function.__module__.startswith("numba."):  # these are parts of our functions
             report_progress(f"compiling {function.__name__}, once on this computer")
 
     def on_end(self, event: Any) -> None:
-        """The next report replaces this one."""
+        """Let other processes compile if this compilation failed. The next report replaces this one's."""
+        if sys.exc_info()[0] is not None:  # the event does not tell
+            compile_lock.release(event.data["dispatcher"]._cache)
 
 
 event.register("numba:compile", _Reporter())  # type: ignore[no-untyped-call]
+
+
+SMALL = 500
+"""Up to so many pairs of operations and devices (or kinds of devices), Python runs what runs a few times only."""
+_interpreted: dict[Any, FunctionType] = {}
+
+
+def by_size(function: Any, size: int) -> Any:
+    """A compiled function that runs a few times, for a problem of `size` pairs; for a small one, `interpreted`."""
+    # random numbers wrap around, of which numpy warns in Python
+    return np.errstate(over="ignore")(interpreted(function)) if size <= SMALL else function
+
+
+def interpreted(function: Any) -> Any:
+    """A compiled function, and those that it calls, as Python functions: the same results, to the last bit.
+
+    Compiling them takes seconds, running them in Python milliseconds if the program is small.
+    """
+    if not isinstance(function, CPUDispatcher):
+        return function
+    if function not in _interpreted:
+        plain: FunctionType = function.py_func
+        scope = dict(plain.__globals__)
+        _interpreted[function] = FunctionType(
+            plain.__code__, scope, plain.__name__, plain.__defaults__, plain.__closure__
+        )
+        scope.update({name: interpreted(scope[name]) for name in plain.__code__.co_names if name in scope})
+    return _interpreted[function]

@@ -82,10 +82,6 @@ class MEtf(Policy):
     name = "m_etf"
     has_favourites: ClassVar[bool] = False
 
-    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
-        super().__init__(options, **values)
-        warm_up(favourites=self.has_favourites)
-
     def favourites(self, problem: Problem) -> NDArray[np.int64] | None:
         """[n] the child (reader) that each operation's device waits for, or -1; None if no device waits."""
         return None
@@ -95,7 +91,8 @@ class MEtf(Policy):
         problem, order = task.problem, task.problem.graph.topological_order
         level = np.empty(len(order))
         level[order] = -np.arange(len(order))
-        scheduler = ListScheduler(problem, accelerators(problem))
+        warm_up(task, ["etf"], favourites=self.has_favourites)
+        scheduler = ListScheduler(problem, accelerators(problem), few=True)
         return scheduler.run("etf", level, favourite=self.favourites(problem)).placement(b_level(problem))
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from numpy.random import Generator
 from placekit_scheduling import ListScheduler, Rule, b_level, warm_up
-from pydantic import BaseModel
 
 from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
 from placekit_heuristics.best_of import best_of
 from placekit_heuristics.list_options import CriticalPathOptions, ListSchedulingOptions
+
+FEW = 64  # most schedules that Python makes if the program is small
 
 
 class _ListScheduling(ResumablePolicy):
@@ -22,16 +23,13 @@ class _ListScheduling(ResumablePolicy):
     options_class: ClassVar[type[ListSchedulingOptions]] = ListSchedulingOptions
     rule: ClassVar[Rule]
 
-    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
-        super().__init__(options, **values)
-        warm_up()
-
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The best placement; with `samples=1` nothing is evaluated."""
         problem = task.problem
-        scheduler, priority = ListScheduler(problem), b_level(problem)
+        warm_up(task, [self.rule])
+        scheduler, priority = ListScheduler(problem, few=self.options.samples <= FEW), b_level(problem)
         level = scheduler.default_level(self.rule)
 
         def schedule(i: int) -> Placement:

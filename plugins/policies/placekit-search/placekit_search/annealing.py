@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numpy.random import Generator
 from placekit_layers.following import followers
 from placekit_scheduling import warm_up
-from pydantic import BaseModel
 
 from placekit_core import Checkpoint, Placement, ResumablePolicy, State, Task
 from placekit_search.local_search import TEMPERATURE_END, LocalSearch, SearchContext
@@ -29,15 +26,12 @@ class Annealing(ResumablePolicy):
     name = "annealing"
     options_class = AnnealingOptions
 
-    def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
-        super().__init__(options, **values)
-        warm_up()
-
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The best placement visited. Resumes exactly from `state`."""
         evaluate, makespan = task.evaluate, is_makespan(task)
+        warm_up(task)
         context = SearchContext(task, applicable(ANNEALING, makespan, evaluate.session.priorities))
         chain = LocalSearch(context, state or best_start(task, self.options.starts, rng))
         hood = neighbourhood(task.problem, None if makespan else followers(task.problem))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_partitioning.exchange import Exchange
-from placekit_scheduling.jit import njit
+from placekit_scheduling.jit import by_size, njit
 
 from placekit_core import Grouping, Problem
 
@@ -61,7 +61,7 @@ def _join(
     """[u] the unit that each unit joins; itself if it joins no other."""
     into = np.arange(len(seconds))
     order, able = rng.permutation(len(seconds)), np.packbits(allowed, axis=1)
-    _fill(into, order, edges.ptr, edges.neighbour, edges.bytes_, seconds.copy(), able, limit)
+    by_size(_fill, len(into))(into, order, edges.ptr, edges.neighbour, edges.bytes_, seconds.copy(), able, limit)
     return into
 
 

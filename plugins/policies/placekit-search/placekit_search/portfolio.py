@@ -107,13 +107,13 @@ class Portfolio(ResumablePolicy):
     def __init__(self, options: BaseModel | None = None, **values: Any) -> None:
         super().__init__(options, **values)
         self.others = build_starts(self.options.starts, self.name)
-        warm_up()
 
     def place(
         self, task: Task, rng: Generator, state: State | None = None, checkpoint: Checkpoint | None = None
     ) -> Placement:
         """The best placement visited. Resumes exactly from `state`."""
         threads = self.options.threads or usable_cores()
+        warm_up(task)
         first = simplest(task) if state is None else None
         race = _Race(task, self.options, self.others, threads)
         if state is None:

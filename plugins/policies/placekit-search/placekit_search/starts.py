@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from placekit_layers import sequence
 from placekit_layers.splits import even_splits
 from placekit_scheduling import RULES, ListScheduler, b_level, group_priority
+from placekit_scheduling.jit import by_size
 from placekit_scheduling.list_scheduling.placement_levels import set_levels
 
 from placekit_core import Placements, Problem, Task
@@ -85,7 +86,7 @@ def list_schedules(
     rows = list[NDArray[np.int16]]()
     together = [d for d in np.argsort(problem.group_s.sum(axis=0), kind="stable") if problem.allowed[:, d].all()]
     singles = [np.full(problem.g, d, np.int16) for d in together[: math.ceil(count / 4) if count > 1 else 0]]
-    scheduler = ListScheduler(problem)
+    scheduler = ListScheduler(problem, few=True)
     for i in range(count - len(singles)):
         if rows and enough():
             break
@@ -109,7 +110,7 @@ def coarse_schedules(
     for unit_of in levels:
         if enough():
             break
-        rows.append(ListScheduler(coarse(problem, unit_of)).run("earliest_finish").devices()[unit_of])
+        rows.append(ListScheduler(coarse(problem, unit_of), few=True).run("earliest_finish").devices()[unit_of])
     device = np.stack(rows) if rows else np.empty((0, problem.g), np.int16)
     return Placements.of(device, np.broadcast_to(priority, device.shape))
 
@@ -126,7 +127,7 @@ def levelled(task: Task, flow: Flow, starts: Sequence[Start], most: int) -> tupl
     device = np.array([start.device for start in best], np.int16).reshape(-1, task.problem.g)
     priority, tail = np.empty(device.shape, np.float32), np.zeros(task.problem.graph.n)
     for i in range(len(device)):
-        set_levels(flow.levels, device[i], FACTORS[i % len(FACTORS)], tail, priority[i])
+        by_size(set_levels, task.problem.graph.n)(flow.levels, device[i], FACTORS[i % len(FACTORS)], tail, priority[i])
     return Placements.of(device, priority), [start.level for start in best]
 
 

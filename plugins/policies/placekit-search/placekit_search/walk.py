@@ -74,9 +74,18 @@ def lost(energy: Any, temperature: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def copy_placement(device: Any, priority: Any, to_device: Any, to_priority: Any) -> None:
+    """Copy a placement. Assignments to slices would take seconds to compile."""
+    for group in range(len(device)):
+        to_device[group] = device[group]
+    for group in range(len(priority)):
+        to_priority[group] = priority[group]
+
+
+@njit(cache=True, nogil=True)
 def go_back(at: Any) -> None:
     """Go back to the best placement."""
-    at.device[:], at.priority[:] = at.best_device, at.best_priority
+    copy_placement(at.best_device, at.best_priority, at.device, at.priority)
     at.energy[CURRENT], at.energy[EXCESS], at.energy[PRICE_S] = at.energy[BEST], 0.0, at.energy[BEST]
 
 
@@ -184,7 +193,7 @@ def walk(evaluate, arguments, at, hood, flow, log, rules, count, temperature, fa
         before, fitted = energy[BEST], energy[FITS]
         if step(random, energy, value, over, temperature):
             if energy[BEST] < before or energy[FITS] != fitted:
-                at.best_device[:], at.best_priority[:] = device, priority
+                copy_placement(device, priority, at.best_device, at.best_priority)
             if traced:
                 read_path(flow, work_ints, log)
         else:

@@ -37,6 +37,7 @@ class Branches(NamedTuple):
         local: [b] how many of these are on the device.
         head, seconds: of each operation.
         of, rank: branch of each operation, and its position there.
+        order, limits: working space.
     """
 
     arrival: NDArray[np.float64]
@@ -46,6 +47,8 @@ class Branches(NamedTuple):
     seconds: NDArray[np.float64]
     of: NDArray[np.int64]
     rank: NDArray[np.int64]
+    order: NDArray[np.int64]
+    limits: NDArray[np.float64]
 
 
 @njit(cache=True)
@@ -153,7 +156,7 @@ def _fill_branches(
 
 
 @counted_inner
-def _start_within(limit: float, least: float, branch: Any, branches: int, by_head: Any, streams: float) -> Any:
+def _start_within(limit: float, least: float, branch: Any, branches: int, nodes: int, streams: float) -> Any:
     """W(limit) of `communication_bound`, but at least `least`; inf if a branch cannot keep the limit."""
     for b in range(branches):
         local = 0
@@ -163,7 +166,8 @@ def _start_within(limit: float, least: float, branch: Any, branches: int, by_hea
                 return INF
         branch.local[b] = local
     work = 0.0
-    for i in by_head:
+    for k in range(nodes):
+        i = branch.order[k]
         if branch.rank[i] < branch.local[branch.of[i]]:
             work += branch.seconds[i]
             least = max(least, branch.head[i] + work / streams)
@@ -179,28 +183,35 @@ def _join_start(
     branches, nodes = _fill_branches(v, place, ptr, other, cost, seconds, possible, cluster, head, branch, mark, tick)
     if branches < 2:
         return least
-    by_head = np.argsort(-branch.head[:nodes])
-    if _start_within(least, least, branch, branches, by_head, streams[place]) <= least:
+    for i in range(nodes):  # by falling head; sorted by insertion, as numpy's sorting takes seconds to compile
+        k = i
+        while k > 0 and branch.head[branch.order[k - 1]] < branch.head[i]:
+            branch.order[k] = branch.order[k - 1]
+            k -= 1
+        branch.order[k] = i
+    if _start_within(least, least, branch, branches, nodes, streams[place]) <= least:
         return least
-    limits = np.empty(nodes + branches)
     some = 0
     for b in range(branches):
         for j in range(branch.length[b]):
-            if least < branch.arrival[b, j] < INF:
-                limits[some] = branch.arrival[b, j]
+            limit, k = branch.arrival[b, j], some
+            if least < limit < INF:
+                while k > 0 and branch.limits[k - 1] > limit:
+                    branch.limits[k] = branch.limits[k - 1]
+                    k -= 1
+                branch.limits[k] = limit
                 some += 1
-    rising = np.argsort(limits[:some])  # not `np.sort`, which would be compiled as well
     low, high, best = 0, some - 1, INF
     while low <= high:
         middle = (low + high) // 2
-        limit = limits[rising[middle]]
-        start = _start_within(limit, least, branch, branches, by_head, streams[place])
+        limit = branch.limits[middle]
+        start = _start_within(limit, least, branch, branches, nodes, streams[place])
         best = min(best, max(start, limit))
         if start <= limit:
             high = middle - 1
         else:
             low = middle + 1
-    return min(best, _start_within(least, least, branch, branches, by_head, streams[place]))
+    return min(best, _start_within(least, least, branch, branches, nodes, streams[place]))
 
 
 @njit(cache=True)
@@ -213,7 +224,8 @@ def raise_heads(
     most = BRANCHES * LENGTH
     branch = Branches(
         np.empty((BRANCHES, LENGTH + 1)), np.empty(BRANCHES, np.int64), np.empty(BRANCHES, np.int64), np.empty(most),
-        np.empty(most), np.empty(most, np.int64), np.empty(most, np.int64),
+        np.empty(most), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64),
+        np.empty(most + BRANCHES),
     )  # fmt: skip
     for v in order:
         for place in range(head.shape[1]):

@@ -146,6 +146,7 @@ class Order:
     def of(cls, kinds: KindProblem, topological: Ints, backwards: bool) -> Order:
         """`topological` [n]: positions in a topological order. They decide between equal heads without communication."""
         from placekit_scheduling.bounds import kernel
+        from placekit_scheduling.jit import by_size
         from placekit_scheduling.list_scheduling.levels import b_level, t_level
 
         problem, n = kinds.problem, kinds.n
@@ -161,7 +162,7 @@ class Order:
         order = np.lexsort((topological, level)).astype(np.int64)
         position = np.empty(n, np.int64)
         position[order] = np.arange(n)
-        reach = kernel.reach_back(order, position, ptr, other[edge], WORDS)
+        reach = by_size(kernel.reach_back, n * len(kinds.devices))(order, position, ptr, other[edge], WORDS)
         return cls(ptr, other[edge], edge, order, position, reach)
 
     @property

@@ -119,6 +119,7 @@ class Detours:
 def _search_detours(problem: KindProblem, around: Surroundings, backwards: bool) -> tuple[Ints, Ints, Floats]:
     """m pairs of a fork and an operation after it, and the least seconds between them [m, K, P]."""
     from placekit_scheduling.bounds import label_kernel
+    from placekit_scheduling.jit import by_size
 
     order, n, kinds = problem.orders[backwards], problem.n, len(problem.devices)
     kernel = np.asarray(problem.problem.graph.kernel, np.bool_)
@@ -128,7 +129,7 @@ def _search_detours(problem: KindProblem, around: Surroundings, backwards: bool)
     first, second, after = np.empty(room, np.int64), np.empty(room, np.int64), np.empty((room, kinds, 1 + kinds))
     if not room:
         return first, second, after
-    count = label_kernel.detours(
+    count = by_size(label_kernel.detours, n * kinds)(
         order.order, order.position, order.ptr, order.other, kernel, fork, around.transfers(order, backwards),
         around.seconds, around.may, around.prices(DETOUR_SHARES, backwards), problem.cluster, most, first, second, after,
     )  # fmt: skip
@@ -140,7 +141,9 @@ def raise_levels(
 ) -> tuple[Floats, Floats]:
     """Raise the heads and tails `levels` [n, K] by `detours`, and with `trees` also by the work of trees. Returns copies."""
     from placekit_scheduling.bounds import label_kernel
+    from placekit_scheduling.jit import by_size
 
+    raise_by_trees = by_size(label_kernel.raise_by_trees, levels[0].size)
     results = []
     work = np.where(problem.problem.graph.kernel, problem.seconds.min(axis=1), 0.0)
     for backwards, level in enumerate(levels):
@@ -153,7 +156,7 @@ def raise_levels(
         known = detours.backwards() if backwards else detours
         by_second = np.argsort(known.second, kind="stable")
         ptr = np.searchsorted(known.second[by_second], np.arange(problem.n + 1)).astype(np.int64)
-        label_kernel.raise_by_trees(
+        raise_by_trees(
             order.order, order.ptr, order.other, _owners(order), around.transfers(order, bool(backwards)),
             around.seconds, around.may, prices, problem.cluster, epochs, ptr, known.first[by_second],
             known.after[by_second], head,

@@ -52,21 +52,23 @@ def is_refuted(relaxation: Relaxation, most_s: float) -> bool:
 def _contradicts(levels: Levels, most_s: float) -> bool:
     """Draw conclusions from a makespan of at most `most_s`. Returns whether one of them is impossible."""
     from placekit_scheduling.bounds import kernel
+    from placekit_scheduling.jit import by_size
 
     relaxation, most = levels.relaxation, most_s * (1 + MARGIN)
+    restrict, merge = by_size(kernel.restrict, levels.head.size), by_size(kernel.merge, levels.head.size)
     for _ in range(PASSES):
         if not _restrict_to_memory(levels):
             return True
         levels.raise_all()
-        changed = kernel.restrict(levels.head, levels.tail, levels.seconds, levels.possible, levels.cluster, most)
+        changed = restrict(levels.head, levels.tail, levels.seconds, levels.possible, levels.cluster, most)
         if changed < 0:
             return True
-        changed += kernel.merge(
+        changed += merge(
             relaxation.producer, relaxation.consumer, levels.transfer_s, levels.head, levels.tail, levels.seconds,
             levels.possible, levels.cluster, most,
         )  # fmt: skip
         changed += _unite_single_places(levels)
-        if kernel.restrict(levels.head, levels.tail, levels.seconds, levels.possible, levels.cluster, most) < 0:
+        if restrict(levels.head, levels.tail, levels.seconds, levels.possible, levels.cluster, most) < 0:
             return True
         if _too_much_work(levels) > most:
             return True

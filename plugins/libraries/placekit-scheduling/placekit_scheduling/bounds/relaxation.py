@@ -107,7 +107,9 @@ class Levels:
     def raise_all(self) -> tuple[Floats, Floats]:
         """Raise all heads once, then all tails. Returns both, with inf where an operation cannot be."""
         from placekit_scheduling.bounds import kernel
+        from placekit_scheduling.jit import by_size
 
+        raise_heads = by_size(kernel.raise_heads, self.head.size)
         streams = np.ascontiguousarray(self.relaxation.streams[self.places.kind])
         main = np.zeros(len(self.head), np.bool_)
         if self.places.main == 0:
@@ -116,7 +118,7 @@ class Levels:
             table = self.transfer_s[order.edge]
             if backwards:
                 table = np.ascontiguousarray(table.transpose(0, 2, 1))
-            kernel.raise_heads(
+            raise_heads(
                 order.order, order.position, order.ptr, order.other, table, self.seconds, streams, self.cluster,
                 self.places.main, order.previous_in_cluster(self.cluster), order.previous_of(main), order.reach,
                 self.possible, level,

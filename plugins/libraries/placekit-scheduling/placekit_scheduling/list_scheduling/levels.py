@@ -37,21 +37,25 @@ def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communicati
     `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
     HEFT's upward rank; 0 the static level, by which ETF breaks ties (Hwang et al. 1989) and which is part of the bounds.
     """
+    from placekit_scheduling.jit import by_size
     from placekit_scheduling.list_scheduling.level_kernel import to_exit
 
     graph, level = problem.graph, np.zeros(problem.graph.n)
     own, sent = op_cost(problem, cost), communication * transfer_cost(problem)
-    to_exit(graph.topological_order, graph.output_ptr, graph.consumer_ptr, graph.consumer_op, own, sent, level)
+    longest = by_size(to_exit, graph.n)
+    longest(graph.topological_order, graph.output_ptr, graph.consumer_ptr, graph.consumer_op, own, sent, level)
     return level
 
 
 def t_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
     """[n] seconds on the longest path from an entry to each operation, without its own (top level)."""
+    from placekit_scheduling.jit import by_size
     from placekit_scheduling.list_scheduling.level_kernel import from_entry
 
     graph, level = problem.graph, np.zeros(problem.graph.n)
     own, sent = op_cost(problem, cost), communication * transfer_cost(problem)
-    from_entry(graph.topological_order, graph.input_ptr, graph.input_tensor, graph.tensor_producer, own, sent, level)
+    longest = by_size(from_entry, graph.n)
+    longest(graph.topological_order, graph.input_ptr, graph.input_tensor, graph.tensor_producer, own, sent, level)
     return level
 
 

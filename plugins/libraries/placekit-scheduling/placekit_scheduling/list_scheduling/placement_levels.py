@@ -82,7 +82,8 @@ def set_levels(graph: Any, device: Any, factor: Any, tail: Any, priority: Any) -
     devices, and `factor` times the seconds of its transfers, except those of sources, which can be sent from the beginning.
     The b-level of a group is the highest of its kernels, or of its sources if it has no kernels, as in `group_priority`.
     """
-    priority[:] = -np.inf
+    for group in range(len(priority)):
+        priority[group] = -np.inf
     for v in graph.backwards:
         group = graph.group_of[v]
         here = np.int64(device[group])

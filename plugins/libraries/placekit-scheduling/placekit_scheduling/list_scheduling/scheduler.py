@@ -7,13 +7,14 @@ destination, and operations run in the order in which they are placed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import Placement, PlacementError, Problem
+from placekit_core import Placement, PlacementError, Problem, Task
 from placekit_scheduling.compile_example import warm_up_problem
 from placekit_scheduling.list_scheduling.levels import (
     b_level,
@@ -47,7 +48,11 @@ class ListScheduler:
     ...     scheduler.place(op, int(scheduler.earliest_start(op).argmin()))
     >>> placement = scheduler.placement()
 
-    `allowed` [g, D] restricts the devices of groups further; every group must keep at least one.
+    Args:
+        problem: the problem.
+        allowed: [g, D] restricts the devices of groups further; every group must keep at least one.
+        few: only a few schedules are made. For a small problem, Python then runs the compiled loops
+            (`jit.by_size`): the schedules are the same, and nothing is compiled.
 
     Attributes:
         problem: the problem.
@@ -59,11 +64,11 @@ class ListScheduler:
         level: [n] levels of the last `run`; before the first one, b-levels.
     """
 
-    def __init__(self, problem: Problem, allowed: NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, problem: Problem, allowed: NDArray[np.bool_] | None = None, few: bool = False) -> None:
         from placekit_scheduling.list_scheduling import kernel  # numba: at first use
 
         self.problem = problem
-        self._kernel = kernel
+        self._kernel, self._few = kernel, few
         self._devices = problem.cluster.size
         self._fixed = Fixed.of(problem, problem.allowed if allowed is None else problem.allowed & allowed)
         self._levels: dict[float, NDArray[np.float64]] = {}
@@ -129,7 +134,7 @@ class ListScheduler:
         """
         self._check_ready(op)
         ready, start = np.empty(self._devices), np.empty(self._devices)
-        self._kernel.starts(self._fixed, self._state, int(op), ready, start)
+        self._loop(self._kernel.starts)(self._fixed, self._state, int(op), ready, start)
         return start
 
     def place(self, op: int, device: int) -> float:
@@ -140,7 +145,7 @@ class ListScheduler:
         """
         self._check_ready(op)
         self._check_device(int(self.problem.grouping.group_of[op]), device)
-        self._kernel.place(self._fixed, self._state, int(op), int(device))
+        self._loop(self._kernel.place)(self._fixed, self._state, int(op), int(device))
         return float(self._state.start[op])
 
     def run(
@@ -188,19 +193,25 @@ class ListScheduler:
             from placekit_scheduling.list_scheduling.favourite import Favourites, run_favourites
 
             favourites = Favourites.of(np.array(favourite, np.int64), self._devices)
-            run_favourites(self._fixed, self._state, favourites, rank, number)
+            self._loop(run_favourites)(self._fixed, self._state, favourites, rank, number)
         elif rule == "etf":
             from placekit_scheduling.list_scheduling.earliest import Pairs, run_earliest
 
             pairs = Pairs.none(n, self._devices)
-            run_earliest(self._fixed, self._state, pairs, rank, by_rank, number)
+            self._loop(run_earliest)(self._fixed, self._state, pairs, rank, by_rank, number)
         else:
             home = self._on_critical_path if rule == "cpop" else np.full(n, -1, np.int64)
             ahead = self._optimistic if rule == "peft" else np.zeros((n, self._devices))
             self._state.counts[INSERTION] |= rule in ("heft", "cpop", "peft")
             by_finish = rule != "critical_path"
-            self._kernel.run_level(self._fixed, self._state, rank, by_rank, number, by_finish, home, ahead)
+            self._loop(self._kernel.run_level)(self._fixed, self._state, rank, by_rank, number, by_finish, home, ahead)
         return self
+
+    def _loop(self, function: Any) -> Any:
+        """A compiled loop, as this scheduler runs it."""
+        from placekit_scheduling.jit import by_size
+
+        return by_size(function, self.problem.graph.n * self._devices) if self._few else function
 
     def default_level(self, rule: Rule) -> NDArray[np.float64]:
         """[n] the default levels of `run`."""
@@ -272,15 +283,22 @@ class ListScheduler:
             )
 
 
-@cache
-def warm_up(favourites: bool = False) -> None:
-    """Compile the scheduler's loops, or load them from numba's cache.
+def warm_up(task: Task, rules: Sequence[Rule] = RULES, favourites: bool = False) -> None:
+    """Compile the loops that a few schedules of a problem by `rules` need, or load them from disk, while no clock runs.
 
-    This takes seconds, so policies that schedule call it when they are built, before the budget's clock starts. Use
-    `favourites` for `etf` with favourite children.
+    Use `favourites` for `etf` with favourite children. For a small problem, see `ListScheduler`, there is nothing to compile.
     """
+    from placekit_scheduling.jit import SMALL
+
+    if task.problem.graph.n * task.problem.cluster.size > SMALL:
+        with task.evaluate.ledger.paused():
+            _compile(tuple(rules), favourites)
+
+
+@cache
+def _compile(rules: tuple[Rule, ...], favourites: bool) -> None:
     scheduler = ListScheduler(warm_up_problem())
-    for rule in RULES:
+    for rule in rules:
         scheduler.reset()
         scheduler.run(rule)
     if favourites:

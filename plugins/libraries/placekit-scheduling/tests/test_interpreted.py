@@ -1,0 +1,57 @@
+"""Python runs the loops of small problems: the results are those of compiled code, to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from placekit_scheduling import RULES, ListScheduler, all_bounds, b_level, jit, t_level
+from placekit_testing.strategies import random_problem
+
+from placekit_core import Problem
+
+PROBLEMS = 12
+
+
+def _problem(seed: int) -> Problem:
+    return random_problem(np.random.default_rng(seed), n=24)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_schedules_are_the_same(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(PROBLEMS):
+        problem, ties = _problem(seed), None if seed % 2 else seed
+        assert problem.graph.n * problem.cluster.size <= jit.SMALL
+        few, many = (ListScheduler(problem, few=few).run(rule, seed=ties) for few in (True, False))  # type: ignore[arg-type]
+        assert few.devices().tolist() == many.devices().tolist()
+        assert few.finish_s.tobytes() == many.finish_s.tobytes()
+        assert few.peak_bytes.tobytes() == many.peak_bytes.tobytes()
+
+
+def test_favourites_are_the_same() -> None:
+    for seed in range(PROBLEMS):
+        problem = _problem(seed)
+        favourite = np.full(problem.graph.n, -1)
+        few, many = (ListScheduler(problem, few=few).run("etf", favourite=favourite) for few in (True, False))
+        assert few.finish_s.tobytes() == many.finish_s.tobytes()
+
+
+def test_bounds_and_levels_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[object]:
+        problems = [_problem(seed) for seed in range(PROBLEMS)]
+        levels = [f(p).tobytes() for p in problems for f in (b_level, t_level)]
+        return [*levels, *(all_bounds(p) for p in problems)]
+
+    small = found()
+    monkeypatch.setattr(jit, "SMALL", 0)
+    assert found() == small
+
+
+def test_python_runs_copies_and_the_compiled_functions_stay() -> None:
+    from placekit_scheduling.list_scheduling import kernel
+
+    plain = jit.interpreted(kernel.run_level)
+    assert plain is jit.interpreted(kernel.run_level)
+    assert plain is not kernel.run_level.py_func
+    assert plain.__globals__["place"] is jit.interpreted(kernel.place)
+    assert kernel.run_level.py_func.__globals__["place"] is kernel.place
+    assert jit.interpreted(len) is len
