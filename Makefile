@@ -50,13 +50,13 @@ test-all: ready
 test-long: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m long
 
-# What most tests need compiled, once, and not by each of pytest's processes: first what all policies share, then the rest
-# with a process each.
-COMPILE = $(BIN)/placekit run -m workload=chainmm_small budget.evaluations=8 log=[]
+# What most tests need compiled, once, and not by each of pytest's processes, which would wait for each other.
+COMPILE = $(BIN)/placekit run -m budget.evaluations=8 log=[]
 compiled: $(STAMP)
-	@OUT=$$(mktemp -d) && { $(COMPILE) policy=etf,portfolio run_dir=$$OUT/a && \
-	    { $(COMPILE) policy=doppler run_dir=$$OUT/b & B=$$!; $(COMPILE) policy=placeto run_dir=$$OUT/c && \
-	    $(COMPILE) policy=chain backend=pipeline run_dir=$$OUT/d && wait $$B; }; } >$$OUT/log 2>&1 || \
+	@OUT=$$(mktemp -d) && { \
+	    $(COMPILE) workload=planted cluster=p100x4 policy=etf,portfolio run_dir=$$OUT/a && \
+	    $(COMPILE) workload=chainmm_small policy=doppler,placeto run_dir=$$OUT/b && \
+	    $(COMPILE) workload=planted policy=chain backend=pipeline run_dir=$$OUT/c; } >$$OUT/log 2>&1 || \
 	    { cat $$OUT/log; exit 1; }; rm -r $$OUT
 
 bench: $(STAMP)

@@ -9,8 +9,7 @@ equal to the bit, and it is timed in the same process, in turns. An older checko
 and this one run in their own processes, in turns, through the public interface, which always tracks memory. Up to 215
 operations, the second opinion (`machine_model.py`, in tests) executes the first placement, too: value and peaks must be equal
 to the bit. Seconds are CPU time of one thread, which other programs on the machine disturb less than wall time; each figure is
-the least of several. Column `recorded` is the time of an evaluation that records causes (why everything started when it did),
-as searches use it, over the time of one that does not. Columns `host` and `bound by host`: the same placements on a machine
+the least of several. Columns `host` and `bound by host`: the same placements on a machine
 whose host launches faster than the devices compute, and on one whose launches take as long as all computations. `--write`
 writes the report to benchmarks/results/simulator.md.
 """

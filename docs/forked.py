@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.metadata
 import json
 import math
 import os
@@ -97,8 +96,6 @@ if __name__ == "__main__":
     for name in PRELOADED:
         __import__(name)
     importlib.import_module("placekit_core.run.progress").EVERY_S = math.inf  # no more lines because a machine is slow
-    for entry in importlib.metadata.entry_points(group="placekit.compiled"):  # what default runs compile or load
-        found = entry.load()
-        if callable(found):
-            found()
+    importlib.import_module("placekit_search.walk")  # what default runs compile or load
+    importlib.import_module("placekit_sim.compiled_variants").compiled("plain")
     sys.exit(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -64,11 +64,8 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def others(word: str = "") -> list[EntryPoint]:
-    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded.
-
-    It leaves out `placekit.compiled`, because users do not choose those modules.
-    """
-    groups = [g for g in entry_points().groups if g.startswith(f"{GROUP}.") and g != f"{GROUP}.compiled"]
+    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
+    groups = [g for g in entry_points().groups if g.startswith(f"{GROUP}.")]
     found = [p for g in groups for p in entry_points(group=g)]
     return sorted(
         (p for p in found if word in f"{p.group} {p.name} {p.value}".lower()), key=lambda p: (p.group, p.name)

@@ -14,7 +14,7 @@ from placekit_scheduling.jit import COMPILING, inner
 from placekit_core.contracts.progress import listening
 
 
-@pytest.mark.parametrize("module", ["placekit_scheduling.first_run", "of_a_user"])
+@pytest.mark.parametrize("module", ["placekit_scheduling.levels", "of_a_user"])
 def test_every_compilation_is_told_once(module: str) -> None:
     """A line that stays is about placekit's own functions: those of others may be compiled by every run.
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from placekit_scheduling import ListScheduler, b_level, group_priority, warm_up
-from pydantic import BaseModel
 
 from placekit_core import PlacekitError, Placement, Policy, Problem, Task
 from placekit_heuristics.simple import accelerators

@@ -31,7 +31,6 @@ from placekit_scheduling.bounds.launches import all_launched_s, earliest_launch_
 from placekit_scheduling.bounds.refutation import highest_refuted
 from placekit_scheduling.bounds.relaxation import Relaxation, longest_window
 from placekit_scheduling.bounds.work import packing
-from placekit_scheduling.compile_example import warm_up_problem
 from placekit_scheduling.list_scheduling.levels import b_level
 
 # The sums behind a bound and behind a makespan are rounded differently, so bounds are lowered by this share.
@@ -64,11 +63,6 @@ def all_bounds(problem: Problem) -> dict[str, float]:
         "chain": chain_bound(relaxation),
     }
     return {**found, "forced": forced_bound(relaxation, max(found.values()))}
-
-
-def compile_bounds() -> None:
-    """Compile the loops behind `all_bounds`, or load them from numba's cache."""
-    all_bounds(warm_up_problem())
 
 
 def binding_argument(found: Mapping[str, float]) -> str:
