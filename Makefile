@@ -54,7 +54,7 @@ test-long: $(STAMP)
 COMPILE = $(BIN)/placekit run -m budget.evaluations=8 log=[]
 compiled: $(STAMP)
 	@OUT=$$(mktemp -d) && { \
-	    $(COMPILE) workload=planted cluster=p100x4 policy=etf,portfolio run_dir=$$OUT/a && \
+	    $(COMPILE) workload=llama_layer_sharded policy=etf,portfolio run_dir=$$OUT/a && \
 	    $(COMPILE) workload=chainmm_small policy=doppler,placeto run_dir=$$OUT/b && \
 	    $(COMPILE) workload=planted policy=chain backend=pipeline run_dir=$$OUT/c; } >$$OUT/log 2>&1 || \
 	    { cat $$OUT/log; exit 1; }; rm -r $$OUT
