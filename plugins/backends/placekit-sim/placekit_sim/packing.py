@@ -16,6 +16,7 @@ from placekit_core import UNLIMITED, Graph, Problem, Routes, launches_of
 from placekit_sim.compiled_variants import compiled
 from placekit_sim.layout import FIELDS
 from placekit_sim.rules import Rules
+from placekit_sim.ticks import in_ticks
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True) -> Packed:
         track_memory: False simulates time only, and the peak is the persistent bytes (for benchmarks).
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
-    arrays = _arrays(problem, rules, queues)
+    arrays = in_ticks(problem.graph, _arrays(problem, rules, queues))
     numbers = _numbers(problem, rules, arrays)
     plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory}
