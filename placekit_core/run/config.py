@@ -49,7 +49,8 @@ def _share(value: Any) -> Any:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # JSON would turn infinity into null
+    # no infinity, which JSON would turn into null; built at first use, which listings do not need
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class BudgetConfig(_Section):
@@ -91,8 +92,8 @@ class RunConfig(_Section):
     parallel: dict[str, Any] = Field(default={"name": NONE})
     """A backend that evaluates placements on `backend`, in other processes; `name: none` evaluates in this one."""
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="random seed; equal seeds give equal results")
-    budget: BudgetConfig = BudgetConfig()
-    costs: CostsConfig = CostsConfig()
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    costs: CostsConfig = Field(default_factory=CostsConfig)
     headroom: Annotated[float, BeforeValidator(_share)] | None = Field(
         default=None,
         description="part of every device's memory that stays free, such as 10%; null: the `headroom` of the machine's kinds",
