@@ -168,24 +168,18 @@ def read_preset(path: Path) -> dict[str, Any]:
 
 def defaults_list(path: Path) -> dict[str, str]:
     """The defaults list of a preset, as group to name; the group of a bare name is ''. Raises ConfigError."""
-    return _groups(read_preset(path))
-
-
-@cache
-def default_groups() -> dict[str, str]:
-    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for no default."""
-    import yaml
-
-    found = _groups(yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8")))
-    return {group: "null" if name == "None" else name for group, name in found.items() if not group.startswith("hydra")}
-
-
-def _groups(preset: Mapping[str, Any]) -> dict[str, str]:
     found = {}
-    for entry in preset.get("defaults") or ():
+    for entry in read_preset(path).get("defaults") or ():
         if isinstance(entry, dict):
             for group, name in entry.items():
                 found[group.removeprefix("override ").lstrip("/")] = str(name)
         elif entry not in ("_self_", "run_options"):
             found[""] = str(entry)
     return found
+
+
+@cache
+def default_groups() -> dict[str, str]:
+    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for no default."""
+    found = defaults_list(conf_dir() / "config.yaml")
+    return {group: "null" if name == "None" else name for group, name in found.items() if not group.startswith("hydra")}
