@@ -3,10 +3,10 @@
     python benchmarks/startup.py [--beside CHECKOUT] [--write]
 
 Commands that only list things; a small run, warm: its compiled functions and bytecode are on disk; and its first run, for which
-numba's cache is empty. CPU seconds are those of all threads; they vary less than wall-clock seconds if other programs use the
-computer, and least as a multiple of `import numba`. With `--beside`, an older checkout (a git worktree of some commit, after `make setup` in it) in turns with this one.
-A checkout that has no `.venv` runs in the environment of this program. `--write` saves the table in
-benchmarks/results/startup.md.
+numba's cache is empty. CPU seconds are those of all threads. They vary less than wall-clock seconds if other programs use the
+computer, and least as a multiple of those of `import numba`. With `--beside`, an older checkout (a git worktree of some commit,
+after `make setup` in it) in turns with this one. A checkout that has no `.venv` runs in the environment of this program.
+`--write` saves the table in benchmarks/results/startup.md.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def main() -> None:
         head = (
             f"# Startup\n\n`{command}` at commit {checkouts[0].commit()}{beside}, with every\nplugin of this repository"
             " installed. Hydra's plugins of launchers and sweepers, which it imports at each start, are part of it.\n"
-            "`CPU / numba`: over the CPU seconds of `import numba`. `CPU, ratio`: the older time over this one. `placekit --help` lists the commands of installed plugins.\n\n"
+            "`CPU / numba`: over the CPU seconds of `import numba`. `CPU, ratio`: the older time over this one.\n"
+            "`placekit --help` lists the commands of installed plugins.\n\n"
         )
         (HERE / "benchmarks" / "results" / "startup.md").write_text(head + text + "\n")
 
