@@ -3,10 +3,10 @@
     python benchmarks/startup.py [--beside CHECKOUT] [--write]
 
 Commands that only list things; a small run, warm: its compiled functions and bytecode are on disk; and its first run, for which
-numba's cache is empty. CPU seconds are those of all threads; they vary less than wall-clock seconds if other programs use the
-computer. With `--beside`, an older checkout (a git worktree of some commit, after `make setup` in it) in turns with this one.
-A checkout that has no `.venv` runs in the environment of this program. `--write` saves the table in
-benchmarks/results/startup.md.
+numba's cache is empty. CPU seconds are those of all threads. They vary less than wall-clock seconds if other programs use the
+computer, and least as a multiple of those of `import numba`. With `--beside`, an older checkout (a git worktree of some commit,
+after `make setup` in it) in turns with this one. A checkout that has no `.venv` runs in the environment of this program.
+`--write` saves the table in benchmarks/results/startup.md.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from checkouts import placekit_of, python_of
 RUNS = 7
 HERE = Path(__file__).resolve().parent.parent
 RUN = ["run", "workload=chainmm", "budget.evaluations=100"]
+NUMBA = "python -c 'import numba'"
 COMMANDS: dict[str, list[str]] = {
+    NUMBA: ["-c", "import numba"],
     "python -c pass": ["-c", "pass"],
-    "python -c 'import numba'": ["-c", "import numba"],
     "placekit --version": ["--version"],
     "placekit plugins": ["plugins"],
     "placekit --help": ["--help"],
@@ -83,23 +84,33 @@ class Checkout:
 def rows(checkouts: list[Checkout]) -> list[str]:
     """The rows of the table."""
     first = [checkout.took(RUN) for checkout in checkouts]  # before all others: it fills the caches
-    lines = []
+    lines, numba_s = [], [0.0 for _ in checkouts]
     for name, arguments in COMMANDS.items():
         times: list[list[Took]] = [[] for _ in checkouts]
         for _ in range(RUNS + 1):  # in turns, so that all see the same noise; the first one warms up
             for checkout, values in zip(checkouts, times, strict=True):
                 values.append(checkout.took(arguments))
-        lines.append(row(name, [values[1:] for values in times]))
-    return [*lines, row(f"{' '.join(['placekit', *RUN])}, the first time", [[t] for t in first])]
+        times = [values[1:] for values in times]
+        numba_s = [cpu_s(values) for values in times] if name == NUMBA else numba_s
+        lines.append(row(name, times, numba_s))
+    return [*lines, row(f"{' '.join(['placekit', *RUN])}, the first time", [[t] for t in first], numba_s)]
 
 
-def row(name: str, times: list[list[Took]]) -> str:
-    """A row: of each checkout, the medians and the least wall-clock seconds; and the ratio of the CPU seconds to ours."""
-    cells, ours = [f"`{name}`"], statistics.median(t.cpu_s for t in times[0])
+def cpu_s(values: list[Took]) -> float:
+    """The median of the CPU seconds."""
+    return statistics.median(t.cpu_s for t in values)
+
+
+def row(name: str, times: list[list[Took]], numba_s: list[float]) -> str:
+    """A row: of each checkout, the medians and the least wall-clock seconds, and the CPU seconds as a multiple of `numba_s`.
+
+    Of an older checkout, also the ratio of the CPU seconds to ours.
+    """
+    cells = [f"`{name}`"]
     for i, values in enumerate(times):
-        cpu_s = statistics.median(t.cpu_s for t in values)
         cells += [f"{statistics.median(t.wall_s for t in values):.2f}", f"{min(t.wall_s for t in values):.2f}"]
-        cells += [f"{cpu_s:.2f}", *([f"{cpu_s / ours:.2f}"] if i else [])]
+        cells += [f"{cpu_s(values):.2f}", f"{cpu_s(values) / numba_s[i]:.2f}"]
+        cells += [f"{cpu_s(values) / cpu_s(times[0]):.2f}"] if i else []
     return "| " + " | ".join(cells) + " |"
 
 
@@ -119,7 +130,9 @@ def main() -> None:
             checkouts.append(Checkout(root, own))
         names = ["", *(f"{c.commit()}: " for c in checkouts[1:])]
         lines = rows(checkouts)
-    columns = [f"{n}wall s | {n}least wall s | {n}CPU s" + (f" | {n}CPU, ratio" if n else "") for n in names]
+    columns = [
+        f"{n}wall s | {n}least wall s | {n}CPU s | {n}CPU / numba" + f" | {n}CPU, ratio" * bool(n) for n in names
+    ]
     lines = [f"| command | {' | '.join(columns)} |", "|---|" + "---:|" * (lines[0].count("|") - 2), *lines]
     lines += [
         "",
@@ -134,7 +147,8 @@ def main() -> None:
         head = (
             f"# Startup\n\n`{command}` at commit {checkouts[0].commit()}{beside}, with every\nplugin of this repository"
             " installed. Hydra's plugins of launchers and sweepers, which it imports at each start, are part of it.\n"
-            "`CPU, ratio`: the older time over this one. `placekit --help` lists the commands of installed plugins.\n\n"
+            "`CPU / numba`: over the CPU seconds of `import numba`. `CPU, ratio`: the older time over this one.\n"
+            "`placekit --help` lists the commands of installed plugins.\n\n"
         )
         (HERE / "benchmarks" / "results" / "startup.md").write_text(head + text + "\n")
 

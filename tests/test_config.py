@@ -38,7 +38,8 @@ def test_every_option_of_a_run_is_composed_with_its_default() -> None:
     assert set(composed) == set(RunConfig.model_fields) - {"python_objects"}  # which only Python programs set
     config = validate(composed)
     own = {"run_dir", "workload"}  # which conf/ sets
-    defaults = {k: v.default for k, v in RunConfig.model_fields.items() if not v.is_required() and k not in own}
+    optional = {k: v for k, v in RunConfig.model_fields.items() if not v.is_required() and k not in own}
+    defaults = {k: v.get_default(call_default_factory=True) for k, v in optional.items()}
     assert {k: getattr(config, k) for k in defaults} == defaults
 
 

@@ -294,20 +294,28 @@ def test_importing_the_core_is_light() -> None:
     assert run_python(code).strip() == "[]"
 
 
-@pytest.mark.parametrize("argv", [["plugins"], ["run", "--cfg", "job"]])
-def test_listing_imports_no_torch(argv: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "argv",
+    [["--help"], ["plugins"], ["run", "--help"], ["run", "policy=etf", "--help"], ["run", "--cfg", "job"]],
+    ids=" ".join,
+)
+def test_listings_are_light(argv: list[str], tmp_path: Path) -> None:
+    """They import nothing heavy, and build no model of options; and as they end, Python looks through no objects for garbage."""
     code = f"""
-import os, sys
+import gc, os, sys
 os.chdir({str(tmp_path)!r})
 sys.argv = ["placekit", *{argv!r}]
-from placekit_core.cli.main import main
-try:
-    code = main()
-except SystemExit as e:
-    code = e.code
-print("CODE", code, "HEAVY", [m for m in ("torch", "numba") if m in sys.modules])
+from placekit_core.cli.main import script
+code = script()
+heavy = {{"torch", "numba"}} if "--cfg" in sys.argv else {{"torch", "numba", "hydra", "omegaconf"}}
+heavy |= set() if "run" in sys.argv else {{"numpy"}}
+from placekit_core import Options
+from placekit_core.contracts.files import FileModel
+from placekit_core.run.config import RunConfig
+built = [m for m in (RunConfig, *FileModel.__subclasses__(), *Options.__subclasses__()) if m.__pydantic_complete__]
+print("CODE", code, "HEAVY", heavy & set(sys.modules), "BUILT", built * ("--cfg" not in sys.argv), gc.get_freeze_count() > 0)
 """
-    assert run_python(code).strip().splitlines()[-1] == "CODE 0 HEAVY []"
+    assert run_python(code).strip().splitlines()[-1] == "CODE 0 HEAVY set() BUILT [] True"
 
 
 def test_a_run_imports_only_what_it_needs(tmp_path: Path) -> None:

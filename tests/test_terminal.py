@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,17 +182,3 @@ class TestTables:
         assert [head.split()[0] for head, _ in parts] == ["device", "device"]
         assert [name for head, _ in parts for name in head.split()[1:]] == columns[1:]
         assert [row.split()[0] for _, row in parts] == ["gpu:0", "gpu:0"]
-
-
-@pytest.mark.slow
-def test_listings_import_nothing_heavy(tmp_path: Path) -> None:
-    """`run --help` composes nothing, so that it needs no Hydra either."""
-    for argv in (["--help"], ["plugins"], ["run", "--help"], ["run", "--help", "all"], ["run", "policy=etf", "--help"]):
-        code = (
-            "import sys; from placekit_core.cli.main import main; sys.argv = ['placekit', *sys.argv[1:]]; main();"
-            "print(sorted({'torch', 'numba', 'hydra', 'omegaconf'} & set(sys.modules)), file=sys.stderr)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code, *argv], capture_output=True, text=True, cwd=tmp_path, check=True
-        )
-        assert done.stderr == "[]\n", argv

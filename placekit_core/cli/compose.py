@@ -130,7 +130,7 @@ def register(registry: Registry) -> None:
     """Register with Hydra the defaults of a run and the names of all components, without their options."""
     store = ConfigStore.instance()
     unset = {*SECTIONS, "parallel", "cluster", "python_objects", "run_dir"}
-    options = {k: v.get_default() for k, v in RunConfig.model_fields.items() if k not in unset}
+    options = {k: v.get_default(call_default_factory=True) for k, v in RunConfig.model_fields.items() if k not in unset}
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for kind, name in (*registry.entries, *BUILT_IN):

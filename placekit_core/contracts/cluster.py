@@ -70,7 +70,9 @@ Concurrent = Annotated[int, Field(ge=1, lt=UNLIMITED)] | Literal["unlimited"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, ignored_types=(cached_arrays,))
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, defer_build=True, ignored_types=(cached_arrays,)
+    )
 
 
 class Efficiency(_Model):

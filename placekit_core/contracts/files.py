@@ -40,7 +40,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class FileModel(BaseModel):
     """Base of the models of files: types are checked strictly, and unknown fields are refused."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)  # a command reads few of these files
 
 
 def _folder(name: str) -> str:

@@ -49,7 +49,8 @@ def _share(value: Any) -> Any:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)  # JSON would turn infinity into null
+    # no infinity, which JSON would turn into null; built at first use, which listings do not need
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class BudgetConfig(_Section):
@@ -91,8 +92,8 @@ class RunConfig(_Section):
     parallel: dict[str, Any] = Field(default={"name": NONE})
     """A backend that evaluates placements on `backend`, in other processes; `name: none` evaluates in this one."""
     seed: Annotated[int, Field(ge=0)] = Field(default=0, description="random seed; equal seeds give equal results")
-    budget: BudgetConfig = BudgetConfig()
-    costs: CostsConfig = CostsConfig()
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    costs: CostsConfig = Field(default_factory=CostsConfig)
     headroom: Annotated[float, BeforeValidator(_share)] | None = Field(
         default=None,
         description="part of every device's memory that stays free, such as 10%; null: the `headroom` of the machine's kinds",
@@ -167,24 +168,18 @@ def read_preset(path: Path) -> dict[str, Any]:
 
 def defaults_list(path: Path) -> dict[str, str]:
     """The defaults list of a preset, as group to name; the group of a bare name is ''. Raises ConfigError."""
-    return _groups(read_preset(path))
-
-
-@cache
-def default_groups() -> dict[str, str]:
-    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for no default."""
-    import yaml
-
-    found = _groups(yaml.safe_load((conf_dir() / "config.yaml").read_text(encoding="utf-8")))
-    return {group: "null" if name == "None" else name for group, name in found.items() if not group.startswith("hydra")}
-
-
-def _groups(preset: Mapping[str, Any]) -> dict[str, str]:
     found = {}
-    for entry in preset.get("defaults") or ():
+    for entry in read_preset(path).get("defaults") or ():
         if isinstance(entry, dict):
             for group, name in entry.items():
                 found[group.removeprefix("override ").lstrip("/")] = str(name)
         elif entry not in ("_self_", "run_options"):
             found[""] = str(entry)
     return found
+
+
+@cache
+def default_groups() -> dict[str, str]:
+    """The groups of conf/config.yaml and the name that each takes if nothing is chosen; `null` for no default."""
+    found = defaults_list(conf_dir() / "config.yaml")
+    return {group: "null" if name == "None" else name for group, name in found.items() if not group.startswith("hydra")}

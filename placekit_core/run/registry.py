@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import platform
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -315,13 +316,19 @@ def _keep_own_commands(registry: Registry) -> None:
 @cache
 def required(distribution: str) -> tuple[str, ...]:
     """Names of the distributions that this one requires here, without its extras; none if it is not installed."""
-    from packaging.requirements import Requirement
-
     try:
-        needs = [Requirement(text) for text in requires(distribution) or ()]
+        texts = [text for text in requires(distribution) or () if not _FOR_AN_EXTRA.search(text)]
     except PackageNotFoundError:
         return ()
+    if not any(";" in text for text in texts):  # as in most packages: it takes no parser, whose import takes long
+        return tuple(re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in texts)
+    from packaging.requirements import Requirement
+
+    needs = [Requirement(text) for text in texts]
     return tuple(r.name for r in needs if r.marker is None or r.marker.evaluate({"extra": ""}))
+
+
+_FOR_AN_EXTRA = re.compile(r";\s*extra\s*==\s*['\"][\w.-]+['\"]\s*$")
 
 
 @cache
