@@ -188,7 +188,7 @@ class ThreeStage(PolicyGradient):
 
 def list_schedules(problem: Problem) -> Placements:
     """A list schedule by every rule, and the single devices that may run everything; priorities are b-levels."""
-    scheduler, level = ListScheduler(problem), b_level(problem)
+    scheduler, level = ListScheduler(problem, few=True), b_level(problem)
     rows = []
     for rule in RULES:
         scheduler.reset()
