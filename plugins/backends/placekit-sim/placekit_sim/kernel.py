@@ -259,6 +259,7 @@ def simulate(device, priority, m, peak):
         now = m.near_s[at(first)] if first < last else m.far_s[0]
         if n_far > 0:
             now = min(now, m.far_s[0])
+        sent, n_before = np.int64(-1), np.int64(0)  # with `arrival`: the latest tensor, and `n_fresh` before it
         while True:
             near = first < last and m.near_s[at(first)] == now
             if n_far > 0 and m.far_s[0] == now and not (near and m.near_task[at(first)] < m.far_task[0]):
@@ -345,8 +346,10 @@ def simulate(device, priority, m, peak):
                     m.readers[s] -= 1
                     if m.readers[s] == 0:
                         m.used[a] -= m.home_bytes[s]
+                if m.arrival and x != sent:
+                    sent, n_before = x, n_fresh
                 if k < n_ahead:
-                    i, n_before = np.int64(m.copy_reads[k]), n_fresh
+                    i = np.int64(m.copy_reads[k])
                     while i >= 0:
                         c = np.int64(m.read_op[i])
                         m.missing[c] -= 1
@@ -356,8 +359,6 @@ def simulate(device, priority, m, peak):
                             if m.record:
                                 m.ready_by[c] = task
                         i = np.int64(m.read_after[i])
-                    if m.arrival and n_fresh > n_before + 1:
-                        sort(m.fresh, n_before, n_fresh)
                 elif not m.bulk:
                     for j in range(at(m.consumer_ptr[x]), at(m.consumer_ptr[x + 1])):
                         c = at(m.consumer_op[j])
@@ -369,6 +370,12 @@ def simulate(device, priority, m, peak):
                                 n_fresh += 1
                                 if m.record:
                                     m.ready_by[c] = task
+                if m.arrival and n_fresh > n_before + 1:
+                    sort(m.fresh, n_before, n_fresh)
     if m.record:
         m.copies[0] = known
-    return now
+        if m.ticks_per_s[0] != 1.0:
+            for i in range(m.n + known):
+                m.times[i] /= m.ticks_per_s[0]
+                m.times[m.tasks + i] /= m.ticks_per_s[0]
+    return now / m.ticks_per_s[0]

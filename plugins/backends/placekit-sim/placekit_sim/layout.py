@@ -20,6 +20,7 @@ FIELDS = [
     *fields("ints", "capacity queue_of_route held_ptr held channel_capacity user_ptr user"),
     *fields("floats", "op_s tensor_bytes home_bytes op_bytes unread_bytes group_bytes latency_s s_per_byte noise"),
     *fields("floats", "launches launch_s"),  # of each operation; seconds of one, by device
+    *fields("floats", "ticks_per_s"),  # one number, see ticks.py: what is called seconds here may be ticks
     # working space for one placement
     *fields("scratch_ints", "home missing rank done fresh", "n"),
     *fields("scratch_ints", "readers tensor_home first_copy n_copies", "t"),

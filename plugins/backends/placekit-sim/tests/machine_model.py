@@ -49,13 +49,14 @@ def execute(
     rank = ranks(problem, step, priority, rules)
     operations, transfers = operation_tasks(problem, step, rank), transfer_tasks(problem, step, rank, rules)
     connect(step, operations, transfers, rules)
-    last_round_s = Rounds(operations + transfers, step, problem.cluster, rules).run()
+    last_round = Rounds(operations + transfers, step, problem.cluster, rules).run()
     kernels = [o for o in operations if step.kernel[o.operation]]
+    seconds = step.clock.seconds
     return Execution(
-        value_s=max([k.end_s for k in kernels], default=0.0) if rules.bulk else last_round_s,
+        value_s=seconds(max([k.end for k in kernels], default=0.0) if rules.bulk else last_round),
         peak_bytes=peaks(step, operations, transfers, problem.cluster.size),
-        operations={k.operation: (k.device, k.start_s, k.end_s) for k in kernels},
-        transfers=sorted((s.tensor, d, s.start_s, s.end_s) for s in transfers for d in s.destinations),
+        operations={k.operation: (k.device, seconds(k.start), seconds(k.end)) for k in kernels},
+        transfers=sorted((s.tensor, d, seconds(s.start), seconds(s.end)) for s in transfers for d in s.destinations),
     )
 
 
@@ -75,6 +76,7 @@ class Step:
         self.storage: list[int] = graph.tensor_storage.tolist()  # tensor that owns the memory of each tensor
         self.order: list[int] = graph.topological_order.tolist()
         self.noise_of_operation, self.noise_of_tensor = noise_factors(problem, rules)
+        self.clock = clock(problem, rules)
 
 
 def slots(count: int | str) -> float:
@@ -126,12 +128,15 @@ class Path:
         """Bandwidth of the slowest link."""
         return min([channel.bytes_per_s for channel in self.channels], default=math.inf)
 
-    def seconds(self, size: int, handover_s: float) -> float:
-        """What a transfer of `size` bytes takes."""
-        latency_s = handover_s
+    def latency_s(self, handover_s: float) -> float:
+        """What a transfer of no bytes takes, in seconds."""
         for channel in self.channels:
-            latency_s += channel.latency_s
-        return latency_s + size * (1.0 / self.width)
+            handover_s += channel.latency_s
+        return handover_s
+
+    def duration(self, size: int, handover_s: float, clock: Clock) -> float:
+        """What a transfer of `size` bytes takes."""
+        return clock.time(self.latency_s(handover_s)) + size * clock.time(1.0 / self.width)
 
 
 def routes(cluster: Cluster, links: dict[tuple[str, str], Channel], source: str) -> dict[str, Path]:
@@ -166,8 +171,8 @@ class Task:
     rank: float
     turn: tuple[float, ...]
     phase: int  # for bulk-synchronous execution
-    seconds: float = 0.0
-    launched_s: float = 0.0  # when its host has launched the operation
+    duration: float = 0.0  # this and the times below are of the step's clock
+    launched: float = 0.0  # when its host has launched the operation
     operation: int = -1  # -1 for a transfer
     tensor: int = -1
     destinations: list[int] = field(default_factory=list)
@@ -178,17 +183,18 @@ class Task:
     ready_round: int = -1  # rounds: -1 as long as it has not happened
     start_round: int = -1
     end_round: int = -1
-    start_s: float = 0.0
-    end_s: float = 0.0
+    start: float = 0.0
+    end: float = 0.0
 
 
 def operation_tasks(problem: Problem, step: Step, rank: list[float]) -> list[Task]:
     """Execution, tasks and sources: a task for every operation, by index. Sources take no time."""
-    seconds, depth, launched_s = problem.op_s.tolist(), depths(step), launches(problem, step)
+    seconds, depth, launched = problem.op_s.tolist(), depths(step), launches(problem, step)
     return [
         Task(
             operation=v, device=d, rank=rank[v], turn=(v,), phase=2 * depth[v] + 1 if step.kernel[v] else -1,
-            seconds=seconds[v][d] * step.noise_of_operation[v] if step.kernel[v] else 0.0, launched_s=launched_s[v],
+            duration=step.clock.time(seconds[v][d]) * step.noise_of_operation[v] if step.kernel[v] else 0,
+            launched=launched[v],
         )
         for v, d in enumerate(step.device)
     ]  # fmt: skip
@@ -204,20 +210,30 @@ def host_of(cluster: Cluster, device: int) -> int:
     return -1
 
 
+def launch_counts(problem: Problem) -> list[float]:
+    """Hosts: the number of launches of each operation."""
+    column = problem.graph.columns.get("launches")
+    return column.tolist() if isinstance(column, np.ndarray) else [1.0 for _ in range(problem.graph.n)]
+
+
+def launch_s(cluster: Cluster, device: int) -> float:
+    """Hosts: the seconds of one launch on a device."""
+    host = host_of(cluster, device)
+    return cluster.hosts[host].launch_s if host >= 0 and cluster.launching != "graph" else 0.0
+
+
 def launches(problem: Problem, step: Step) -> list[float]:
     """Hosts: when the launch of each operation ends, by the order of the graph, on the host of its device."""
-    cluster = problem.cluster
-    clock: dict[tuple[int, int], float] = {}
+    cluster, count = problem.cluster, launch_counts(problem)
+    now: dict[tuple[int, int], float] = {}
     ends = [0.0 for _ in step.operations]
-    column = problem.graph.columns.get("launches")
-    count = column.tolist() if isinstance(column, np.ndarray) else [1.0 for _ in step.operations]
     for v in step.order:
         d = step.device[v]
         host = host_of(cluster, d)
         if step.kernel[v] and host >= 0 and cluster.launching != "graph":
             thread = (host, d if cluster.launching == "per_device" else -1)
-            clock[thread] = clock.get(thread, 0.0) + count[v] * cluster.hosts[host].launch_s
-            ends[v] = clock[thread]
+            now[thread] = now.get(thread, 0.0) + count[v] * step.clock.time(launch_s(cluster, d))
+            ends[v] = now[thread]
     return ends
 
 
@@ -250,7 +266,7 @@ def transfer_tasks(problem: Problem, step: Step, rank: list[float], rules: Rules
                     device=step.device[u], tensor=t, destinations=to, serves=serves, is_copy=streamed,
                     rank=min(rank[v] for v in serves), channels=path.channels,
                     turn=(1, step.order.index(serves[0]), step.reads[serves[0]].index(t)) if streamed else (0, t, to[0]),
-                    seconds=path.seconds(step.size[t], handover(problem.cluster, step.device[u], to[0]))
+                    duration=path.duration(step.size[t], handover(problem.cluster, step.device[u], to[0]), step.clock)
                     * step.noise_of_tensor[t][to[0]],
                     phase=2 * depth[u] + 2 if step.kernel[u] else 0,
                 ))  # fmt: skip
@@ -275,6 +291,44 @@ def connect(step: Step, operations: list[Task], transfers: list[Task], rules: Ru
             task.needs = [operations[readers[place]]] if place >= 0 else []
 
 
+@dataclass(frozen=True)
+class Clock:
+    """Execution, whole ticks: in which unit times are computed."""
+
+    per_s: int = 0  # ticks per second; 0: times are floating-point seconds
+
+    def time(self, seconds: float) -> float:
+        """A duration in this unit; whole numbers below 2^53 are added without rounding."""
+        return float(round(seconds * self.per_s)) if self.per_s else seconds
+
+    def seconds(self, time: float) -> float:
+        """A time of this unit in seconds."""
+        return time / self.per_s if self.per_s else time
+
+
+def clock(problem: Problem, rules: Rules) -> Clock:
+    """Whole ticks: the longest tick of which all durations are whole numbers, if there is one and nothing is rounded."""
+    cluster, graph = problem.cluster, problem.graph
+    names, links = cluster.device_names, all_channels(cluster)
+    routes_from = [routes(cluster, links, name) for name in names]
+    pairs = [(a, b) for a in range(cluster.size) for b in range(cluster.size) if a != b]
+    latencies = [routes_from[a][names[b]].latency_s(handover(cluster, a, b)) for a, b in pairs] or [0.0]
+    per_byte = [1.0 / routes_from[a][names[b]].width for a, b in pairs] or [0.0]
+    launch = [launch_s(cluster, d) for d in range(cluster.size)]
+    durations = [*latencies, *per_byte, *launch, *(s for row in problem.op_s.tolist() for s in row)]
+    sizes = [int(graph.tensor_bytes[t]) for v in range(graph.n) for t in graph.inputs(v).tolist()]
+    for tick in [Clock(10**decimals) for decimals in range(13)] if rules.noise == 0 else []:
+        errors = [abs(s - tick.seconds(tick.time(s))) for s in durations]
+        if all(error <= 1e-15 * s + 1e-18 for error, s in zip(errors, durations, strict=True)):
+            launched = [count * tick.time(s) for count in launch_counts(problem) for s in set(launch)]
+            longest = sum(tick.time(max(row)) for row in problem.op_s.tolist())
+            longest += sum(launch_counts(problem)) * tick.time(max(launch))
+            longest += sum(tick.time(max(latencies)) + size * tick.time(max(per_byte)) for size in sizes)
+            if all(ticks.is_integer() for ticks in launched) and longest < 2.0**53:
+                return tick
+    return Clock()
+
+
 class Rounds:
     """Execution, resources and rounds. What is running is listed in the order in which it was started."""
 
@@ -296,11 +350,11 @@ class Rounds:
             self.start()
             if not self.running and not self.unlaunched:
                 return self.now
-            self.now = min([task.end_s for task in self.running] + [task.launched_s for task in self.unlaunched])
+            self.now = min([task.end for task in self.running] + [task.launched for task in self.unlaunched])
             self.round += 1
-            ended = [task for task in self.running if task.end_s == self.now]
+            ended = [task for task in self.running if task.end == self.now]
             self.ended = [t for t in ended if t.operation < 0] + [t for t in ended if t.operation >= 0]
-            self.running = [task for task in self.running if task.end_s != self.now]
+            self.running = [task for task in self.running if task.end != self.now]
 
     def make_ready(self) -> None:
         """Rounds, 1: a task becomes ready when all that it needs has ended.
@@ -313,7 +367,7 @@ class Rounds:
         for task in self.tasks:
             ready = task.phase == phase if self.bulk else all(other.end_round >= 0 for other in task.needs)
             if ready and task.ready_round < 0 and task.end_round < 0:
-                if task.launched_s > self.now:
+                if task.launched > self.now:
                     self.unlaunched.append(task)
                     continue
                 task.ready_round = self.round
@@ -324,7 +378,7 @@ class Rounds:
         """Rounds, 2: every ready task that can start does so, in rule order. One that waits holds up none behind it."""
         for task in sorted([t for t in self.tasks if t.ready_round >= 0 and t.start_round < 0], key=self.start_key):
             if self.is_free(task):
-                task.start_round, task.start_s, task.end_s = self.round, self.now, self.now + task.seconds
+                task.start_round, task.start, task.end = self.round, self.now, self.now + task.duration
                 self.running.append(task)
 
     def is_free(self, task: Task) -> bool:
@@ -377,8 +431,10 @@ def arrival_turn(step: Step, task: Task, ended: list[Task]) -> tuple[float, ...]
         return 0, made_by, task.tensor, min(task.serves)  # 0: before streamed copies
     if made_by < 0:
         transfers = len([other for other in ended if other.operation < 0])
-        return transfers - 0.5 if task.launched_s > 0 else -1.0, task.operation  # launched, or it reads nothing
+        return transfers - 0.5 if task.launched > 0 else -1.0, task.operation  # launched, or it reads nothing
     last = ended[made_by]
+    while last.operation < 0 and made_by > 0 and ended[made_by - 1].tensor == last.tensor:
+        made_by -= 1  # transfers of one tensor that end one after the other count as one
     written = [last.tensor] if last.operation < 0 else [t for t in step.tensors if step.producer[t] == last.operation]
     return made_by, max(t for t in step.reads[task.operation] if t in written), task.operation
 

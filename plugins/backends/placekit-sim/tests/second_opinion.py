@@ -58,6 +58,7 @@ class Trial:
 def draw(rng: Generator, n: int = 24, max_devices: int = 5) -> Trial:
     """A trial of up to `n` operations: all machines, orders, and kinds of execution of the machine model."""
     problem = with_hosts(rng, random_problem(rng, int(rng.integers(1, n + 1)), max_devices))
+    problem = slowed(problem, pick(rng, [1.0, 1.024, 1 / 3]))  # ticks of 1/1024 s, of 1 ms, and none
     bulk = bool(rng.random() < 0.25)
     streams = not bulk and not problem.cluster.multicast and rng.random() < 0.4
     rules = Rules(
@@ -91,6 +92,16 @@ def with_hosts(rng: Generator, problem: Problem) -> Problem:
     if rng.random() < 0.3:
         graph = replace(graph, columns={**graph.columns, "launches": launches})
     return Problem(graph, problem.grouping, Cluster.parse(data), problem.costs)
+
+
+def slowed(problem: Problem, factor: float) -> Problem:
+    """The problem with all durations multiplied by a factor."""
+    data, costs = problem.cluster.model_dump(), problem.costs
+    for way in [*data["links"], *(link["reverse"] for link in data["links"] if link["reverse"])]:
+        way |= {"bytes_per_s": way["bytes_per_s"] / factor, "latency_s": way["latency_s"] * factor}
+    for host in data["hosts"]:
+        host |= {key: host[key] * factor for key in ("launch_s", "handover_s", "graph_handover_s")}
+    return replace(problem, cluster=Cluster.parse(data), costs=replace(costs, op_s=costs.op_s * factor))
 
 
 def tiny(rng: Generator) -> Trial:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import heapq
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from placekit_formats.doppler import DopplerImporter
 from placekit_testing.strategies import random_graph
 
-from placekit_core import Cluster, Graph, GraphBuilder, Labels, Problem, load_cluster
+from placekit_core import Cluster, Graph, GraphBuilder, Labels, Placements, Problem, load_cluster
 from placekit_core.run.config import conf_dir
 
 Simulator = pytest.importorskip("placekit_sim.simulator").Simulator  # of another plugin
@@ -56,43 +58,102 @@ class TestDoppler:
         assert makespan(p, device) == pytest.approx(4 + 2 + 1 + 3)  # after_early 4..6, its output ..7, end ..10
         assert makespan(p, device, [0, 0, 1, 0, 9, 0], "priority") == pytest.approx(5 + 2 + 1 + 3)
 
+    def test_transfers_of_one_tensor_end_in_the_order_of_its_readers(self) -> None:
+        b = GraphBuilder("edges")
+        (x,) = b.add("x", outputs=[1e10], flops=1e10)  # 0..1 on 0, at 1 and 2 from 2 on
+        (late,) = b.add("late", outputs=[1e10], flops=3e10)
+        b.add("waits", inputs=[x, late], flops=1e10)  # so the transfer to 1 begins before that to 2
+        (y,) = b.add("y", inputs=[x], outputs=[1e10], flops=1e10)  # 2..3 on 2, the first reader that is ready
+        (z,) = b.add("z", inputs=[x], outputs=[1e10], flops=1e10)  # 2..3 on 1
+        b.add("after_z", inputs=[z], flops=1e10)
+        (w,) = b.add("after_y", inputs=[y], outputs=[1e10], flops=1e10)  # 4..5 on 0, before after_z
+        b.add("end", inputs=[w], flops=5e10)  # 6..11
+        graph, device = b.build(), [0, 3, 1, 2, 1, 0, 0, 3]
+        assert in_order_of_arrival(graph, np.asarray([device])) == [Published(graph, device).run() / 1e10] == [11]
+
     @pytest.mark.parametrize("seed", range(4))
-    @pytest.mark.parametrize("ties", [False, True])
-    def test_equals_a_simulator_driven_by_events(self, seed: int, ties: bool) -> None:
+    @pytest.mark.parametrize("costs", [(1,), (1, 2), (32768, 1048576, 2**31, 2**36), range(1, 2**20)])
+    def test_equals_the_published_simulator(self, seed: int, costs: Sequence[int]) -> None:
         rng = np.random.default_rng(seed)
         graph = random_graph(rng, 40)
         graph = graph.replace(
-            flops=TWO_33 * rng.integers(1, 3 if ties else 2**20, graph.n),
-            tensor_bytes=TWO_33 * rng.integers(1, 3 if ties else 2**20, graph.t),
+            flops=rng.choice(costs, graph.n).astype(np.float64),
+            tensor_bytes=rng.choice(costs, graph.t) * rng.choice([1, 4]),
             tensor_storage=np.arange(graph.t, dtype=np.int32),
             persistent_bytes=np.zeros(graph.n, np.int64),
             colocate=np.full(graph.n, -1, np.int32),
             allowed=Labels.of([""] * graph.n),
         )
-        machine = preset("doppler_sim").model_dump(mode="json")
-        machine["kinds"]["gpu"]["flops_per_s"] = {"float32": TWO_33}  # whole seconds: nothing is rounded
-        machine["links"][0]["bytes_per_s"] = TWO_33
-        p = Problem.of(graph, Cluster.parse(machine))
-        for _ in range(20):
-            device = rng.integers(0, 4, graph.n).tolist()
-            assert makespan(p, device, order="arrival") == Published(graph, device).run()
+        devices = rng.integers(0, 4, (30, graph.n))
+        assert in_order_of_arrival(graph, devices) == [
+            Published(graph, device).run() / 1e10 for device in devices.tolist()
+        ]
+
+    @pytest.mark.skipif("PLACEKIT_SAMPLES" not in os.environ, reason="PLACEKIT_SAMPLES is not set")
+    @pytest.mark.parametrize("count", [8, pytest.param(250, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize(
+        "name", ["chain_mm_112nodes", "gdp_chain_mm_112nodes", "ffnn_192nodes", "gdp_ffnn_192nodes"]
+    )
+    def test_equals_the_published_simulator_on_the_published_graphs(self, name: str, count: int) -> None:
+        [program] = DopplerImporter(path=str(Path(os.environ["PLACEKIT_SAMPLES"], "doppler", f"{name}.txt"))).load()
+        graph = program.graph
+        devices = placements(np.random.default_rng(0), graph, count)
+        assert in_order_of_arrival(graph, devices) == [
+            Published(graph, device).run() / 1e10 for device in devices.tolist()
+        ]
 
 
-TWO_33 = 2.0**33
+def in_order_of_arrival(graph: Graph, devices: NDArray[np.int64]) -> list[float]:
+    """Makespans of placements [b, n] on `doppler_sim`, in its authors' order."""
+    session = Simulator(ready_order="arrival").open(Problem.of(graph, preset("doppler_sim")))
+    values: list[float] = session.evaluate(Placements.of(devices.astype(np.int16))).value_s.tolist()
+    return values
+
+
+def placements(rng: np.random.Generator, graph: Graph, count: int) -> NDArray[np.int64]:
+    """[4 * count, n]: random ones, neighbours together, lists of any order placed where they end first, and changes of these."""
+    rows: list[list[int]] = []
+    for _ in range(count):
+        size = int(rng.integers(2, 5))
+        rows.append(rng.integers(0, size, graph.n).tolist())
+        rows.append((np.arange(graph.n) // rng.integers(1, 9) % size).tolist())
+        rows.append(earliest_end(rng, graph, size))
+        changed = [*rows[-1]]
+        for v in rng.integers(0, graph.n, int(rng.integers(1, 9))).tolist():
+            changed[v] = int(rng.integers(0, 4))
+        rows.append(changed)
+    return np.asarray(rows)
+
+
+def earliest_end(rng: np.random.Generator, graph: Graph, size: int) -> list[int]:
+    """Each operation on the device where it ends first, in a random topological order."""
+    reads = [graph.tensor_producer[graph.inputs(v)].tolist() for v in range(graph.n)]  # tensor i is the output of i
+    sent, runs = graph.tensor_bytes.tolist(), graph.flops.tolist()
+    device, end, free = [-1] * graph.n, [0] * graph.n, [0] * size
+    todo = list(range(graph.n))
+    while todo:
+        ready = [v for v in todo if all(device[u] >= 0 for u in reads[v])]
+        v = ready[int(rng.integers(0, min(len(ready), 8)))]
+        arrive = [max([free[d], *(end[u] + (device[u] != d) * sent[u] for u in reads[v])]) for d in range(size)]
+        device[v] = int(np.argmin(arrive))
+        end[v] = free[device[v]] = min(arrive) + runs[v]
+        todo.remove(v)
+    return device
 
 
 class Published:
-    """Doppler's rules, event by event: every edge delays by itself, each device serves who asked first, and of events at
-    one instant, the one that was caused first comes first."""
+    """Doppler's rules in whole numbers of the authors' unit, event by event, as processes of SimPy make them: every edge
+    delays by itself, each device serves who asked first, and of events at one instant, the one that was caused first comes
+    first."""
 
     def __init__(self, graph: Graph, device: list[int]) -> None:
         self.graph, self.device = graph, device
         self.missing = np.diff(graph.input_ptr).tolist()
         self.busy, self.waiting = [False] * 4, [deque[int]() for _ in range(4)]
-        self.events: list[tuple[float, int, Callable[[int], None], int]] = []
-        self.now, self.count = 0.0, 0
+        self.events: list[tuple[int, int, Callable[[int], None], int]] = []
+        self.now = self.count = 0
 
-    def run(self) -> float:
+    def run(self) -> int:
         """The time of the last event."""
         graph = self.graph
         for v in range(graph.n):
@@ -106,33 +167,32 @@ class Published:
             action(v)
         return self.now
 
-    def after(self, delay: float, action: Callable[[int], None], v: int) -> None:
+    def after(self, delay: int, action: Callable[[int], None], v: int) -> None:
         self.count += 1
         heapq.heappush(self.events, (self.now + delay, self.count, action, v))
 
     def ask(self, v: int) -> None:
-        d = self.device[v]
-        if self.busy[d]:
-            self.waiting[d].append(v)
-        else:
+        self.waiting[self.device[v]].append(v)
+        self.serve(self.device[v])
+
+    def serve(self, d: int) -> None:
+        if not self.busy[d] and self.waiting[d]:
             self.busy[d] = True
-            self.after(0, self.begin, v)
+            self.after(0, self.begin, self.waiting[d].popleft())
 
     def begin(self, v: int) -> None:
-        self.after(self.graph.flops[v] / TWO_33, self.end, v)
+        self.after(int(self.graph.flops[v]), self.end, v)
 
     def end(self, v: int) -> None:
-        d = self.device[v]
-        self.busy[d] = bool(self.waiting[d])
-        if self.busy[d]:
-            self.after(0, self.begin, self.waiting[d].popleft())
+        self.busy[self.device[v]] = False
+        self.after(0, self.serve, self.device[v])
         self.after(0, self.finished, v)
 
     def finished(self, v: int) -> None:
         for x in self.graph.outputs(v):
             for c in self.graph.consumers(x).tolist():
                 away = self.device[c] != self.device[v]
-                self.after(self.graph.tensor_bytes[x] / TWO_33 if away else 0.0, self.sent, c)
+                self.after(int(self.graph.tensor_bytes[x]) if away else 0, self.sent, c)
 
     def sent(self, c: int) -> None:
         self.after(0, self.arrived, c)
