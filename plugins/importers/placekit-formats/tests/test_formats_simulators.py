@@ -111,13 +111,13 @@ def in_order_of_arrival(graph: Graph, devices: NDArray[np.int64]) -> list[float]
 
 
 def placements(rng: np.random.Generator, graph: Graph, count: int) -> NDArray[np.int64]:
-    """[4 * count, n]: random ones, neighbours together, lists of any order placed where they end first, and changes of these."""
+    """[4 * count, n]: random ones, neighbours together, lists of any order placed where they can start first, and changes of these."""
     rows: list[list[int]] = []
     for _ in range(count):
         size = int(rng.integers(2, 5))
         rows.append(rng.integers(0, size, graph.n).tolist())
         rows.append((np.arange(graph.n) // rng.integers(1, 9) % size).tolist())
-        rows.append(earliest_end(rng, graph, size))
+        rows.append(earliest_start(rng, graph, size))
         changed = [*rows[-1]]
         for v in rng.integers(0, graph.n, int(rng.integers(1, 9))).tolist():
             changed[v] = int(rng.integers(0, 4))
@@ -125,8 +125,8 @@ def placements(rng: np.random.Generator, graph: Graph, count: int) -> NDArray[np
     return np.asarray(rows)
 
 
-def earliest_end(rng: np.random.Generator, graph: Graph, size: int) -> list[int]:
-    """Each operation on the device where it ends first, in a random topological order."""
+def earliest_start(rng: np.random.Generator, graph: Graph, size: int) -> list[int]:
+    """Each operation on the device where it can start first, in a random topological order."""
     reads = [graph.tensor_producer[graph.inputs(v)].tolist() for v in range(graph.n)]  # tensor i is the output of i
     sent, runs = graph.tensor_bytes.tolist(), graph.flops.tolist()
     device, end, free = [-1] * graph.n, [0] * graph.n, [0] * size
