@@ -111,7 +111,7 @@ def in_order_of_arrival(graph: Graph, devices: NDArray[np.int64]) -> list[float]
 
 
 def placements(rng: np.random.Generator, graph: Graph, count: int) -> NDArray[np.int64]:
-    """[4 * count, n]: random ones, neighbours together, lists of any order placed where they can start first, and changes of these."""
+    """[4 * count, n]: random, neighbours together, lists where they can start first, and changes of these."""
     rows: list[list[int]] = []
     for _ in range(count):
         size = int(rng.integers(2, 5))

@@ -78,12 +78,13 @@ def test_without_calls_that_repeat_there_are_no_roles() -> None:
 
 def test_roles_find_what_single_moves_do_not() -> None:
     problem = a_problem(40)
-    values = []
-    for share in (0.35, 0.0):
-        best = search(Portfolio(starts={}, role_share=share), problem, 800).best
-        assert best is not None
-        values.append(best.value_s)
-    assert values[0] < 0.9 * values[1]
+    values = np.zeros((2, 3))
+    for i, share in enumerate((0.35, 0.0)):
+        for seed in range(3):
+            best = search(Portfolio(starts={}, role_share=share), problem, 800, seed).best
+            assert best is not None
+            values[i, seed] = best.value_s
+    assert values[0].mean() < 0.9 * values[1].mean()
 
 
 @pytest.mark.parametrize("budget", [60, 3000])
