@@ -107,7 +107,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True, record: bool
         record: also store the time of every event in the scratch space; see `recording.record`.
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
-    arrays = in_ticks(problem.graph, _arrays(problem, rules, queues))
+    arrays = in_ticks(_arrays(problem, rules, queues))
     numbers = _numbers(problem, rules, arrays)
     plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory, "record": record}
