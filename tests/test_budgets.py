@@ -15,7 +15,7 @@ CEILINGS = {
     "benchmarks": 5_200,
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     "plugins/backends/placekit-pipeline": 3_350,  # target 3,000; launches of stages
-    "plugins/backends/placekit-sim": 1_250,  # hosts that launch
+    "plugins/backends/placekit-sim": 1_290,  # hosts that launch; times in ticks
     "plugins/commands/placekit-accuracy": 700,  # target 500; placements of overrides, and bands for results
     "plugins/commands/placekit-doctor": 600,  # target 500
     # target 1,800; `cluster kinds`; slots, memory of hosts and own kinds in words; measured rates; since 2,700: words as people
