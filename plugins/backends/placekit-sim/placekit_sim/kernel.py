@@ -360,7 +360,6 @@ def simulate(device, priority, m, peak):
                             if m.missing[c] == 0:
                                 m.fresh[n_fresh] = c
                                 n_fresh += 1
-<<<<<<< HEAD
                                 m.ready_by[c] = task
                 if m.arrival and n_fresh > n_before + 1:
                     sort(m.fresh, n_before, n_fresh)
@@ -369,16 +368,4 @@ def simulate(device, priority, m, peak):
         for i in range(m.n + known):
             m.times[i] /= m.ticks_per_s[0]
             m.times[m.tasks + i] /= m.ticks_per_s[0]
-=======
-                                if m.record:
-                                    m.ready_by[c] = task
-                if m.arrival and n_fresh > n_before + 1:
-                    sort(m.fresh, n_before, n_fresh)
-    if m.record:
-        m.copies[0] = known
-        if m.ticks_per_s[0] != 1.0:
-            for i in range(m.n + known):
-                m.times[i] /= m.ticks_per_s[0]
-                m.times[m.tasks + i] /= m.ticks_per_s[0]
->>>>>>> ties/ties
     return now / m.ticks_per_s[0]

@@ -106,11 +106,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True) -> Packed:
         track_memory: False simulates time only, and the peak is the persistent bytes (for benchmarks).
     """
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
-<<<<<<< HEAD
-    arrays = in_ticks(problem.graph, _arrays(problem, rules, queues))
-=======
     arrays = in_ticks(_arrays(problem, rules, queues))
->>>>>>> ties/ties
     numbers = _numbers(problem, rules, arrays)
     plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory}

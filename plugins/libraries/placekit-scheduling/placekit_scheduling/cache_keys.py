@@ -9,6 +9,7 @@ would still run the old code. So this module makes them part of the key.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -33,6 +34,10 @@ class KeyedCache(FunctionCache):
         own: Any = getattr(function, "_cache", None)
         if type(own) is FunctionCache:
             vars(own)["function"], own.__class__ = function, cls
+
+    def is_stored(self) -> bool:
+        """Whether compiled code of the function is on disk, perhaps for other types or of another version."""
+        return os.path.exists(self._cache_file._index_path)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load compiled code. If there is none, the caller compiles it next, alone among the processes of the user."""

@@ -141,9 +141,13 @@ _interpreted: dict[Any, FunctionType] = {}
 
 
 def by_size(function: Any, size: int) -> Any:
-    """A compiled function that runs a few times, for a problem of `size` pairs; for a small one, `interpreted`."""
-    # random numbers wrap around, of which numpy warns in Python
-    return np.errstate(over="ignore")(interpreted(function)) if size <= SMALL else function
+    """A compiled function that runs a few times, for a problem of `size` pairs.
+
+    For a small one, `interpreted`, unless a run with a larger program has left compiled code on disk.
+    """
+    if size > SMALL or (isinstance(function, CPUDispatcher) and function._cache.is_stored()):
+        return function
+    return np.errstate(over="ignore")(interpreted(function))  # numpy warns in Python if random numbers wrap around
 
 
 def interpreted(function: Any) -> Any:
