@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from placekit_scheduling import RULES, ListScheduler, all_bounds, b_level, jit, t_level
+from placekit_scheduling.cache_keys import KeyedCache
 from placekit_testing.strategies import random_problem
 
 from placekit_core import Problem
@@ -12,12 +13,17 @@ from placekit_core import Problem
 PROBLEMS = 12
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyedCache, "is_stored", lambda _: False)
+
+
 def _problem(seed: int) -> Problem:
     return random_problem(np.random.default_rng(seed), n=24)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_schedules_are_the_same(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_are_the_same(rule: str) -> None:
     for seed in range(PROBLEMS):
         problem, ties = _problem(seed), None if seed % 2 else seed
         assert problem.graph.n * problem.cluster.size <= jit.SMALL
@@ -55,3 +61,12 @@ def test_python_runs_copies_and_the_compiled_functions_stay() -> None:
     assert plain.__globals__["place"] is jit.interpreted(kernel.place)
     assert kernel.run_level.py_func.__globals__["place"] is kernel.place
     assert jit.interpreted(len) is len
+
+
+def test_small_problems_use_compiled_code_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    from placekit_scheduling.list_scheduling import kernel
+
+    assert jit.by_size(kernel.place, jit.SMALL) is not kernel.place
+    assert jit.by_size(kernel.place, jit.SMALL + 1) is kernel.place
+    monkeypatch.setattr(KeyedCache, "is_stored", lambda _: True)
+    assert jit.by_size(kernel.place, 1) is kernel.place
