@@ -23,11 +23,11 @@ def script() -> int:
     """Entry point of the console script."""
     # imports allocate much and leave little garbage: collecting it took a tenth of the time of a small run
     gc.set_threshold(20_000, 50, 100)
-    return main()
+    return main(keep_imports=True)
 
 
-def main() -> int:
-    """Run the command line in `sys.argv`; returns the exit code."""
+def main(keep_imports: bool = False) -> int:
+    """Run the command line in `sys.argv`; returns the exit code. `keep_imports` is for a process in which nothing else ran."""
     argv = sys.argv[1:]
     before = sys.stdout, sys.stderr
     open_streams()
@@ -37,7 +37,7 @@ def main() -> int:
         print(f"placekit {__version__}")
         return 0
     try:
-        return _run(argv)
+        return _run(argv, keep_imports)
     except SystemExit as e:  # argparse after --help, or the file of a model
         if e.code is None or isinstance(e.code, int):
             return e.code or 0
@@ -77,7 +77,7 @@ def open_streams() -> None:
         setattr(sys, name, stream if isinstance(stream, Harmless) else Harmless(stream))
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], keep_imports: bool) -> int:
     """Run the command that `argv` names, or print an overview."""
     from placekit_core.contracts.errors import RunError
     from placekit_core.run.interruption import end_signals
@@ -92,6 +92,7 @@ def _run(argv: list[str]) -> int:
             signal.signal(number, _terminated)
     warnings.showwarning = show_warning
     registry = installed()
+    registry.keeps_imports = keep_imports
     if argv[:1] == ["help"]:  # `placekit help run` is `placekit run --help`
         argv = [*(word for word in argv if word not in ("help", "-h", "--help")), "--help"]
     if not argv or argv[0] in ("-h", "--help"):

@@ -28,6 +28,8 @@ PYTHON = "python"
 """The importer of a run whose programs were passed to `place` as Python objects."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects"})
 """Two runs that differ only in these options have the same result."""
+NO_RESULT: Any = {**dict.fromkeys(CHANGES_NO_RESULT, True), "importer": {"cache": True}}
+"""What to exclude from the dump of a `RunConfig` to compare results: these options, and `cache` of the importer."""
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
