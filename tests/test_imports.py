@@ -1,4 +1,4 @@
-"""Kept imports: everything that an import depends on is edited, and the graph is imported again; else it is the same to the bit."""
+"""Kept imports: an edit of anything that an import depends on imports again; else the graph is the same to the bit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from placekit_core import Graph, ImporterComponent, Labels
+from placekit_core import Graph, ImporterComponent, Labels, RunError
+from placekit_core.contracts.files import write_json
 from placekit_core.contracts.progress import listening
 from placekit_core.run import imports, watch
+from placekit_core.run.config import RunConfig
 from placekit_core.run.entries import Entry
+from placekit_core.run.run_directory import check_same
 from tests.repo import ROOT
 
 IMPORTER = '''
@@ -277,8 +281,12 @@ def test_a_library_that_opens_files_unseen_is_a_doubt_in_code_of_the_user(
     slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "UNSEEN", ("json",))
+    Path("code/network.py").write_text("import json, layers\n\ndef width():\n    return layers.WIDTH\n")
     slow.load()
     assert not imports.kept()
+    monkeypatch.setattr(watch, "UNSEEN", ("decimal",))  # code of the user does not name it
+    slow.load(do="import decimal")
+    assert len(imports.kept()) == 1
 
 
 def test_what_is_not_kept(slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +372,19 @@ def test_the_oldest_are_removed_beyond_the_limit(slow: SimpleNamespace, monkeypa
     for size, hit in ((3, True), (0, False)):
         slow.load(size=size)
         assert slow.hit == hit
+
+
+def test_a_run_directory_takes_another_cache_option_and_no_other_cache(tmp_path: Path) -> None:
+    """Importer `checkpoint` has an option of this name: the type of a decoder's cache."""
+
+    def config(cache: object) -> RunConfig:
+        sections = {key: {"name": "x"} for key in ("grouper", "policy", "trainer", "backend", "proxy", "cluster")}
+        return RunConfig(importer={"name": "x", "cache": cache}, **sections)
+
+    for given, other, same in ((True, False, True), ("f16", "q8_0", False)):
+        write_json(tmp_path / "config.json", config(given).model_dump(mode="json"))
+        with nullcontext() if same else pytest.raises(RunError, match="importer differ"):
+            check_same(tmp_path, config(other))
 
 
 def test_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,6 @@ PYTHON = "python"
 """The importer of a run whose programs were passed to `place` as Python objects."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects"})
 """Two runs that differ only in these options have the same result."""
-NO_RESULT: Any = {**dict.fromkeys(CHANGES_NO_RESULT, True), "importer": {"cache": True}}
-"""What to exclude from the dump of a `RunConfig` to compare results: these options, and `cache` of the importer."""
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
@@ -123,6 +121,12 @@ class RunConfig(_Section):
     workload: str = Field(default="", description="name of the program in results; empty: its own name")
     python_objects: tuple[str, ...] = ()
     """Sections that `placekit_core.place` got as Python objects; such a run can only be resumed by its own script."""
+
+    @property
+    def without_effect(self) -> Any:
+        """What to exclude from a dump to leave the options that decide the result; see `ImporterOptions` for `cache`."""
+        keeps = isinstance(self.importer.get("cache"), bool)  # another importer may have an option of this name
+        return dict.fromkeys(CHANGES_NO_RESULT, True) | ({"importer": {"cache": True}} if keeps else {})
 
 
 class Streams:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import stat
 import sys
 import sysconfig
@@ -27,8 +28,19 @@ DOUBTS = {
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn",
 }  # fmt: skip
 """Audit events (docs.python.org/3/library/audit_events.html) after which an import may depend on what is not seen."""
-UNSEEN = ("cv2", "h5py", "netCDF4", "pyarrow", "safetensors", "sentencepiece", "tables", "tokenizers")
-"""Libraries that open files in compiled code. Importers by name do not let them; a user's code may."""
+UNSEEN = (
+    "cv2",
+    "h5py",
+    "netCDF4",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "safetensors",
+    "sentencepiece",
+    "tables",
+    "tokenizers",
+)
+"""Libraries that open files in compiled code, and of which a user's code may ask it. Others ask first whether a file exists."""
 _METADATA = "-info"  # ending of the folders of installed distributions
 _SYSTEM = ("/proc/", "/sys/", "/dev/")  # these tell of the computer, which is part of a kept import's key
 _stat, _lstat = os.stat, os.lstat  # `Watch` replaces them for a while
@@ -128,7 +140,7 @@ class Watch:
 
     def finish(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Everything that was read: the states of files, and of folders what was wanted and found there."""
-        own = False
+        known = set()
         for name, module in list(sys.modules.items()):
             file = _own(module, "__file__")
             if isinstance(file, str):
@@ -136,12 +148,12 @@ class Watch:
                 for place in _own(sys.modules.get(parent), "__path__") or () if parent else sys.path:
                     self._list(place, tail)
                 self._see(file, self._began_ns)
-                installed = name.startswith("placekit_") or file.startswith(
-                    _installed()
-                )  # perhaps a checkout of placekit
-                own |= name not in self._loaded and not installed
-        if own:
-            self.doubts += [f"{name} opens files unseen" for name in UNSEEN if name in sys.modules]
+                if name in self._loaded or name.startswith("placekit_"):
+                    known.add(file)
+        own = [f for f in self._files if f.endswith(".py") and f not in known and not f.startswith(_installed())]
+        for name in UNSEEN if own else ():
+            if name in sys.modules and any(re.search(rf"\b{name}\b", _text(file)) for file in own):
+                self.doubts.append(f"{name} opens files unseen")
         for library in _mapped():
             self._see(library, self._began_ns)
         wanted = {place: sorted(some) for place, some in self._wanted.items()}
@@ -215,10 +227,15 @@ def _installed() -> tuple[str, ...]:
     return tuple(paths[key] + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
+def _text(file: str) -> str:
+    """The text of a file; empty if it cannot be read."""
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def _mapped() -> set[str]:
     """The files that this process has mapped into memory, such as the libraries of extension modules, where Linux says so."""
-    try:
-        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return set()
+    lines = _text("/proc/self/maps").splitlines()
     return {parts[5] for line in lines if len(parts := line.split(None, 5)) == 6 and parts[5].startswith("/")}
