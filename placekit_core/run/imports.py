@@ -115,7 +115,7 @@ def _key(entry: Entry, options: BaseModel) -> str:
         variables["/dev"] = str(sorted(name for name in os.listdir("/dev") if name.startswith(("nvidia", "kfd"))))
     about = [
         _VERSION, entry.component.target, entry.distribution, entry.version, options.model_dump(mode="json"), os.getcwd(),
-        sys.path, sys.version, sys.prefix, sys.flags, sys.warnoptions, sorted(sys._xoptions), platform.system(),
+        sys.path, sys.version, sys.prefix, sys.flags, sys.warnoptions, sorted(sys._xoptions.items()), platform.system(),
         platform.node(), platform.release(), platform.machine(), usable_cores(), variables,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]

@@ -193,7 +193,7 @@ class Watch:
 
     def _see(self, path: Any, before_ns: int | None = None) -> None:
         """Note the state of a file, which must not have changed shortly before `before_ns`, or before now."""
-        if isinstance(path, int):  # an open file
+        if not isinstance(path, str | bytes | os.PathLike):  # an open file
             return
         file = os.path.abspath(os.fsdecode(path))
         if file.endswith(".pyc"):
