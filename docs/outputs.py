@@ -148,6 +148,7 @@ def run(command: str, folder: Path, python: Path, quiet: bool = True, programs: 
     """
     kept = {k: v for k, v in environment(python).items() if not k.startswith("HYDRA_") and k != "PLACEKIT_QUIET"}
     variables = {**kept, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+    variables["PLACEKIT_CACHE_DIR"] = os.devnull  # what was printed does not depend on earlier commands
     variables |= {"PLACEKIT_QUIET": "1"} if quiet else {}
     variables |= {"PATH": f"{programs}{os.pathsep}{variables['PATH']}"} if programs else {}
     done = subprocess.run(

@@ -100,7 +100,11 @@ if TYPE_CHECKING:
         Schedule as Schedule,
         Spans as Spans,
     )
-    from placekit_core.contracts.options import LearnableOptions as LearnableOptions, Options as Options
+    from placekit_core.contracts.options import (
+        ImporterOptions as ImporterOptions,
+        LearnableOptions as LearnableOptions,
+        Options as Options,
+    )
     from placekit_core.contracts.placement import Placement as Placement, Placements as Placements
     from placekit_core.contracts.placement_file import (
         PLACEMENT_FILE as PLACEMENT_FILE,
@@ -110,7 +114,11 @@ if TYPE_CHECKING:
         save_placement as save_placement,
     )
     from placekit_core.contracts.problem import Problem as Problem, check_weights as check_weights
-    from placekit_core.contracts.program import Executable as Executable, Program as Program
+    from placekit_core.contracts.program import (
+        Deferred as Deferred,
+        Executable as Executable,
+        Program as Program,
+    )
     from placekit_core.contracts.progress import announce as announce, report_progress as report_progress
     from placekit_core.contracts.result import (
         LEAST_GAIN as LEAST_GAIN,
@@ -160,13 +168,13 @@ _HOME = {
         "Backend Checkpoint ExploresNear Grouper Imitates Importer LearnablePolicy Policy RecomputesLogProb "
         "ReportsKL ResumablePolicy Rollouts State Teaches Trainer able"
     ),
-    "contracts.options": "LearnableOptions Options",
+    "contracts.options": "ImporterOptions LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",
     "contracts.measurement": "Measurements Schedule Spans",
     "contracts.placement": "Placement Placements",
     "contracts.placement_file": "PLACEMENT_FILE Assignment load_assignment load_placement save_placement",
     "contracts.problem": "Problem check_weights",
-    "contracts.program": "Executable Program",
+    "contracts.program": "Deferred Executable Program",
     "contracts.progress": "announce report_progress",
     "contracts.result": "LEAST_GAIN Baseline ErrorBand ProgramResult ProgramSummary Result Summary compared",
     "contracts.state_file": "pack_state unpack_state",

@@ -23,13 +23,13 @@ def script() -> int:
     """Entry point of the console script."""
     # imports allocate much and leave little garbage: collecting it took a tenth of the time of a small run
     gc.set_threshold(100_000, 50, 100)
-    code = main()
+    code = main(keep_imports=True)
     gc.freeze()  # else Python looks through all objects for garbage as it ends: a fifth of the time of a small run
     return code
 
 
-def main() -> int:
-    """Run the command line in `sys.argv`; returns the exit code."""
+def main(keep_imports: bool = False) -> int:
+    """Run the command line in `sys.argv`; returns the exit code. `keep_imports` is for a process in which nothing else ran."""
     argv = sys.argv[1:]
     before = sys.stdout, sys.stderr
     open_streams()
@@ -39,7 +39,7 @@ def main() -> int:
         print(f"placekit {__version__}")
         return 0
     try:
-        return _run(argv)
+        return _run(argv, keep_imports)
     except SystemExit as e:  # argparse after --help, or the file of a model
         if e.code is None or isinstance(e.code, int):
             return e.code or 0
@@ -79,7 +79,7 @@ def open_streams() -> None:
         setattr(sys, name, stream if isinstance(stream, Harmless) else Harmless(stream))
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], keep_imports: bool) -> int:
     """Run the command that `argv` names, or print an overview."""
     from placekit_core.contracts.errors import RunError
     from placekit_core.run.interruption import end_signals
@@ -94,6 +94,7 @@ def _run(argv: list[str]) -> int:
             signal.signal(number, _terminated)
     warnings.showwarning = show_warning
     registry = installed()
+    registry.keeps_imports = keep_imports
     if argv[:1] == ["help"]:  # `placekit help run` is `placekit run --help`
         argv = [*(word for word in argv if word not in ("help", "-h", "--help")), "--help"]
     if not argv or argv[0] in ("-h", "--help"):

@@ -233,8 +233,7 @@ def programs(config: RunConfig, registry: Registry) -> list[Program]:
     """The programs of the importer of `config`; jobs of one process share them, as `registry` keeps the last four."""
     kept, key = registry.programs, json.dumps(config.importer, sort_keys=True)
     if key not in kept:
-        section = dict(config.importer)
-        kept[key] = registry.build("importer", section.pop("name"), section).load()
+        kept[key] = registry.imported(config.importer)
     kept[key] = kept.pop(key)  # the last one used is the last one dropped
     while len(kept) > 4:
         del kept[next(iter(kept))]

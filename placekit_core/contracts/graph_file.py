@@ -51,8 +51,8 @@ class _Header(FileModel):
     fingerprint: str
 
 
-def save_graph(graph: Graph, path: str | Path) -> Path:
-    """Write `graph` to `path`, atomically. Returns the path. Raises GraphError if it cannot."""
+def graph_bytes(graph: Graph) -> bytes:
+    """The content of the graph file of `graph`."""
     vocabularies: dict[str, list[str]] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for key, column in graph.all_columns().items():
@@ -73,9 +73,14 @@ def save_graph(graph: Graph, path: str | Path) -> Path:
         for key, values in arrays.items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, values, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def save_graph(graph: Graph, path: str | Path) -> Path:
+    """Write `graph` to `path`, atomically. Returns the path. Raises GraphError if it cannot."""
     target = Path(path)
     try:
-        write_atomically(target, buffer.getvalue())
+        write_atomically(target, graph_bytes(graph))
     except (OSError, ValueError) as e:
         raise GraphError(
             f"cannot write graph file {path}: {getattr(e, 'strerror', None) or e}",
@@ -90,33 +95,39 @@ def load_graph(path: str | Path) -> Graph:
     if not os.path.isfile(path):
         raise GraphError(f"no graph file {path}", "`placekit_core.save_graph` writes one")
     with reading(path, GraphError, "graph file", "it is truncated, damaged, or of another format"):
-        arrays = parse_arrays(read_bytes(path), MAX_BYTES)
-        absent = sorted({"header.json", "op_name", *_COLUMNS} - set(arrays))
-        if absent:
-            raise ValueError(f"it has no member {' and no '.join(absent)}")
-        header = checked(parse_json(arrays["header.json"].tobytes()), _Header)
-        text = arrays["op_name"].tobytes().decode()
-        columns = {
-            key: Labels(arrays[key], tuple(header.vocabularies[key])) if key in header.vocabularies else arrays[key]
-            for key in arrays
-            if key in _COLUMNS or key.startswith(_EXTRA)
-        }
-        for key, column in columns.items():
-            found = _type(column)
-            extra = (True, "i", 1) if isinstance(column, Labels) else found  # an extra column may hold any numbers
-            if found != _TYPES.get(key, extra) or found[2] == 0:
-                raise ValueError(f"column {key!r} has another type or number of dimensions")
-        graph = Graph(
-            name=header.name,
-            op_name=tuple(text.split("\n")) if text or np.size(arrays["flops"]) else (),
-            columns={key.removeprefix(_EXTRA): columns.pop(key) for key in list(columns) if key not in _COLUMNS},
-            attributes=header.attributes,
-            **columns,  # type: ignore[arg-type]
-        )
-        if graph.fingerprint != header.fingerprint:
-            raise ValueError("it does not match its own fingerprint: it was changed after it was written")
+        graph = parse_graph(read_bytes(path))
     try:
         validate_graph(graph)
     except GraphError as e:
         raise GraphError(f"{path}: {e.message}", e.hint) from None
+    return graph
+
+
+def parse_graph(data: bytes) -> Graph:
+    """The graph in the content of a graph file, which is not validated. Raises ValueError."""
+    arrays = parse_arrays(data, MAX_BYTES)
+    absent = sorted({"header.json", "op_name", *_COLUMNS} - set(arrays))
+    if absent:
+        raise ValueError(f"it has no member {' and no '.join(absent)}")
+    header = checked(parse_json(arrays["header.json"].tobytes()), _Header)
+    text = arrays["op_name"].tobytes().decode()
+    columns = {
+        key: Labels(arrays[key], tuple(header.vocabularies[key])) if key in header.vocabularies else arrays[key]
+        for key in arrays
+        if key in _COLUMNS or key.startswith(_EXTRA)
+    }
+    for key, column in columns.items():
+        found = _type(column)
+        extra = (True, "i", 1) if isinstance(column, Labels) else found  # an extra column may hold any numbers
+        if found != _TYPES.get(key, extra) or found[2] == 0:
+            raise ValueError(f"column {key!r} has another type or number of dimensions")
+    graph = Graph(
+        name=header.name,
+        op_name=tuple(text.split("\n")) if text or np.size(arrays["flops"]) else (),
+        columns={key.removeprefix(_EXTRA): columns.pop(key) for key in list(columns) if key not in _COLUMNS},
+        attributes=header.attributes,
+        **columns,  # type: ignore[arg-type]
+    )
+    if graph.fingerprint != header.fingerprint:
+        raise ValueError("it does not match its own fingerprint: it was changed after it was written")
     return graph

@@ -12,6 +12,17 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
+class ImporterOptions(Options):
+    """Base of the options of importers that take seconds: `placekit run` keeps the graphs that they make (run/imports.py).
+
+    The graph must depend on nothing but the options, the environment, and what Python code reads during `Importer.load`.
+    """
+
+    cache: bool = Field(
+        True, description="keep the graph on this computer for later runs of `placekit run`; false: import it again"
+    )
+
+
 class LearnableOptions(Options):
     """Base of the options of learnable policies."""
 

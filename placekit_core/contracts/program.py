@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 from placekit_core.contracts.cluster import Cluster
 from placekit_core.contracts.costs import CostTable
+from placekit_core.contracts.errors import ImporterError
 from placekit_core.contracts.graph import Graph
 
 
@@ -71,6 +73,28 @@ class Executable(Protocol):
     def random_ops(self) -> frozenset[int]:
         """Operations that draw random numbers; they are seeded by (step, operation), independent of the placement."""
         ...
+
+
+class Deferred:
+    """An `Executable` whose program is imported when something of it is first used, for graphs that came from elsewhere.
+
+    Its use raises ImporterError if `load` returns another graph.
+    """
+
+    def __init__(self, load: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
+        self._load, self._graph, self.recipe = load, graph, recipe
+
+    @cached_property
+    def _made(self) -> Executable:
+        program = self._load()
+        if program.graph.fingerprint != self._graph.fingerprint or program.executable is None:
+            raise ImporterError(f"importing {self._graph.name!r} again gave another graph", "start again")
+        return program.executable
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._made, name)
 
 
 @dataclass(frozen=True, eq=False)

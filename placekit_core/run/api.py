@@ -276,9 +276,7 @@ def load_programs(source: Any = None, **about: Any) -> list[Program]:
     registry = installed()
     found = _programs(source, about, registry)
     if isinstance(found, Mapping):
-        values = dict(found)
-        programs: list[Program] = registry.build("importer", str(values.pop("name")), values).load()
-        return programs
+        return registry.imported(found)
     return found
 
 
@@ -306,8 +304,7 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
             missing = isinstance(source, Path) or os.sep in source or "." in source
             what = f"there is no file {source}" if missing else f"no importer is called {source!r}, and no file"
             raise ImporterError(what, _how_to_say(str(source), registry))
-        importer = registry.build("importer", importer_of(source, registry), {"path": str(source), **about})
-        return list(importer.load())
+        return registry.imported({"name": importer_of(source, registry), "path": str(source), **about})
     if isinstance(source, str):
         return {"name": source, **about}
     if isinstance(source, Mapping):

@@ -223,7 +223,7 @@ class Assembly:
         programs = self.objects.programs
         if programs is None:
             with importing_for(self._named_cluster):
-                programs = self.build("importer").load()
+                programs = self.registry.imported(self.config.importer)
         if not programs:
             raise ConfigError(f"there is no program to place (importer {self.config.importer['name']!r})")
         return programs

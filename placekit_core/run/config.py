@@ -123,6 +123,12 @@ class RunConfig(_Section):
     python_objects: tuple[str, ...] = ()
     """Sections that `placekit_core.place` got as Python objects; such a run can only be resumed by its own script."""
 
+    @property
+    def without_effect(self) -> Any:
+        """What to exclude from a dump to leave the options that decide the result; see `ImporterOptions` for `cache`."""
+        keeps = isinstance(self.importer.get("cache"), bool)  # another importer may have an option of this name
+        return dict.fromkeys(CHANGES_NO_RESULT, True) | ({"importer": {"cache": True}} if keeps else {})
+
 
 class Streams:
     """Random generators by name, all from one seed. A further component does not change the random numbers of the others."""

@@ -20,7 +20,6 @@ from placekit_core.run import run_directory, stages
 from placekit_core.run.assembly import Assembly, OpenProgram, distributions
 from placekit_core.run.baselines import chosen_baselines
 from placekit_core.run.checkpoint import save_checkpoint
-from placekit_core.run.config import CHANGES_NO_RESULT
 from placekit_core.run.failures import warn
 from placekit_core.run.interruption import Interruption
 from placekit_core.run.lifecycle import Lifecycle
@@ -186,7 +185,7 @@ class Run:
     @property
     def _identity(self) -> list[str]:
         """A checkpoint is valid only with the same version of placekit, problems, and options that change the result."""
-        text = self.config.model_dump_json(exclude=set(CHANGES_NO_RESULT))
+        text = self.config.model_dump_json(exclude=self.config.without_effect)
         return [__version__, hashlib.sha256(text.encode()).hexdigest(), *(p.problem.fingerprint for p in self.programs)]
 
     def _checkpoint(self, stage: int, ledger: Ledger) -> Checkpoint:

@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import platform
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,10 @@ class Registry:
     commands: dict[str, list[CommandEntry]] = field(default_factory=dict)
     broken: list[Broken] = field(default_factory=list)
     packages: list[Package] = field(default_factory=list)
+    began_ns: int = field(default_factory=time.time_ns, init=False)
+    """When this process began to look for plugins, nanoseconds since the epoch."""
+    keeps_imports: bool = field(default=False, init=False)
+    """Whether importers' graphs are kept for later processes (imports.py)."""
     programs: dict[str, list[Program]] = field(default_factory=dict, init=False)
     """Imported programs that jobs of a sweep share, by importer (cli/sweep.py)."""
 
@@ -185,6 +190,14 @@ class Registry:
         """The component, built from the values of its options. Raises PluginError or ConfigError."""
         entry = self.get(kind, name)
         return entry.build(entry.options(values, f"{kind}."))
+
+    def imported(self, section: Mapping[str, Any]) -> list[Program]:
+        """The programs of the importer that a configuration's section names. Raises PluginError, ConfigError, ImporterError."""
+        from placekit_core.run.imports import load
+
+        values = dict(section)
+        entry = self.get("importer", str(values.pop("name", "")))
+        return load(entry, entry.options(values, "importer."), self.keeps_imports, self.began_ns)
 
     def error_band(self, problem: Problem, devices: Sequence[int]) -> ErrorBand | None:
         """The error band of a simulated value with kernels on `devices`; None if the machine has no hosts, or no plugin knows."""

@@ -24,7 +24,7 @@ from placekit_core.contracts.files import PARTIAL, finite, read_json
 from placekit_core.contracts.placement_file import PLACEMENT_FILE
 from placekit_core.contracts.result import Summary
 from placekit_core.run.checkpoint import CHECKPOINT
-from placekit_core.run.config import CHANGES_NO_RESULT, RunConfig
+from placekit_core.run.config import RunConfig
 
 RESULT, PLACEMENT, CONFIG = "result.json", PLACEMENT_FILE, "config.json"
 SWEEP, FAILED = "sweep.json", "failed.json"
@@ -136,8 +136,8 @@ def load_config(run_dir: Path) -> RunConfig:
 
 def check_same(run_dir: Path, config: RunConfig) -> None:
     """Raise RunError that names the options, unless the run in `run_dir` was started with this configuration."""
-    data, asked = (finite(c.model_dump(mode="json")) for c in (load_config(run_dir), config))
-    keys = sorted(k for k in data.keys() - CHANGES_NO_RESULT if data[k] != asked[k])
+    data, asked = (finite(c.model_dump(mode="json", exclude=c.without_effect)) for c in (load_config(run_dir), config))
+    keys = sorted(k for k in data if data[k] != asked[k])
     if keys:
         raise RunError(
             f"{run_dir} holds a run of another configuration: {', '.join(keys)} differ",

@@ -8,8 +8,9 @@ import operator
 import os
 import platform
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import placekit_core
@@ -26,6 +27,7 @@ from placekit_core import (
 from placekit_core.cli.console import wrapped
 from placekit_core.cli.parser import Parser
 from placekit_core.cli.plugins import others
+from placekit_core.run import imports
 from placekit_core.run.entries import Entry, reason
 from placekit_core.run.lifecycle import facts, loggers
 from placekit_core.run.registry import CORE
@@ -34,10 +36,18 @@ from placekit_doctor.self_test import self_test
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print what is wrong, and a line for each section; with `--all`, each check when it is done. Returns 1 if one failed."""
+    """Print what is wrong, and a line for each section; with `--all`, each check when it is done. Returns 1 if one failed.
+
+    With `--clear-imports`, only remove kept imports.
+    """
     parser = Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.")
     parser.add_argument("--all", action="store_true", help="print each check, also those that find nothing wrong")
-    everything = parser.read(argv).all
+    parser.add_argument("--clear-imports", action="store_true", help="only remove the graphs that imports have kept")
+    given = parser.read(argv)
+    if given.clear_imports:
+        print(wrapped(f"removed {clear_imports()} from {imports.folder()}"))
+        return 0
+    everything = given.all
     doctor = Doctor(registry)
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
@@ -58,9 +68,26 @@ def main(argv: list[str], registry: Registry) -> int:
                 print(wrapped(f.hint, " " * 10, " " * 8), flush=True)
         if not titled:
             print(f"  ok    {title}: {fine} {'check' if fine == 1 else 'checks'}", flush=True)
+    print(wrapped(f"{in_words(imports.kept())} in {imports.folder()}", " " * 10, "  ok    imports: "))
     advice = "nothing to do" if count["ok"] == sum(count.values()) else "see the hint below each line"
     print(f"{count['fail']} failed, {count['warn']} {'warning' if count['warn'] == 1 else 'warnings'}: {advice}")
     return int(count["fail"] > 0)
+
+
+def in_words(kept: Mapping[Path, int]) -> str:
+    """The number and the bytes of kept imports, in words."""
+    return f"{len(kept)} kept {'import' if len(kept) == 1 else 'imports'}, {units.mebibytes(sum(kept.values()))}"
+
+
+def clear_imports() -> str:
+    """Remove all kept imports; returns their number and size. Raises PlacekitError if one stays."""
+    kept = imports.kept()
+    try:
+        for file in kept:
+            file.unlink(missing_ok=True)
+    except OSError as e:
+        raise PlacekitError(f"cannot remove {file}: {e.strerror}", "remove it yourself") from None
+    return in_words(kept)
 
 
 def _isolated(section: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

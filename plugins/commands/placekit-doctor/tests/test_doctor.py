@@ -70,6 +70,21 @@ def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeyp
     assert short[3] == "  ok    second: 1 check"
 
 
+def test_kept_imports_are_shown_and_removed(placekit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACEKIT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(Doctor, "sections", lambda _: {})
+    folder = tmp_path / "imports"
+    folder.mkdir()
+    for name, size in (("a.import", 2**20), ("b.import", 2**20), (".c.import.1.part", 0), ("mine.txt", 9)):
+        (folder / name).write_bytes(b"x" * size)
+    assert f"ok    imports: 3 kept imports, 2.0 MiB in {folder}" in " ".join(
+        placekit("doctor").out.split("\n" + " " * 10)
+    )
+    assert "removed 3 kept imports, 2.0 MiB from" in placekit("doctor", "--clear-imports").out
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    assert "imports: 0 kept imports, 0.0 MiB" in placekit("doctor").out
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_lines_come_as_soon_as_they_are_known(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

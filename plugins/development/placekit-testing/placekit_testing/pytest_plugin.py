@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,11 @@ pytest.register_assert_rewrite(
         )
     )
 )  # fmt: skip
+
+
+def pytest_configure() -> None:
+    """Tests neither use nor add to what the user's runs have kept: no folder can be in this file."""
+    os.environ["PLACEKIT_CACHE_DIR"] = os.devnull
 
 
 class Outcome(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Literal
 from placekit_torch.options import Kernels
 from pydantic import Field
 
-from placekit_core import Options
+from placekit_core import ImporterOptions, Options
 from placekit_models.shipped import full_names
 
 EXAMPLES = [*full_names(), "timm:vit_base_patch16_224", "torchvision:resnet50"]
@@ -15,7 +15,7 @@ SHORTHAND = ("model", "mode", "batch", "context", "dtype", "weights", "image")
 """The options that command lines take without `importer.`."""
 
 
-class ModelOptions(Kernels):
+class ModelOptions(Kernels, ImporterOptions):
     """Options of importer `model`."""
 
     model: str = Field(

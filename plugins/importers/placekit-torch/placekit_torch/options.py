@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from placekit_core import Options
+from placekit_core import ImporterOptions, Options
 
 
 class Kernels(Options):
@@ -41,7 +41,7 @@ class Kernels(Options):
     )
 
 
-class TorchOptions(Kernels):
+class TorchOptions(Kernels, ImporterOptions):
     """Options of importer `torch`."""
 
     module: str = Field("", description="`package.module:factory`; the factory returns a `placekit_torch.Step`")

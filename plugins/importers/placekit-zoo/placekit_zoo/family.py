@@ -12,9 +12,8 @@ import sys
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.random import Generator
 
 from placekit_core import (
+    Deferred,
     Executable,
     FileModel,
     Graph,
@@ -101,25 +101,6 @@ class FamilyImporter(Importer):
         )
         graph = program.graph.replace(attributes={**program.graph.attributes, "sampled": sampled})
         return replace(program, graph=graph, split=self.split(member))
-
-
-class Deferred:
-    """A `placekit_core.Executable` that traces its program when an attribute is first used."""
-
-    def __init__(self, trace: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
-        self._trace, self._graph, self.recipe = trace, graph, recipe
-
-    @cached_property
-    def _made(self) -> Executable:
-        program = self._trace()
-        if program.graph.fingerprint != self._graph.fingerprint or program.executable is None:
-            raise ImporterError(f"tracing {self._graph.name!r} again gave another graph", "load the family again")
-        return program.executable
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._made, name)
 
 
 def trace_in_processes(family: FamilyImporter, workers: int) -> list[Graph]:

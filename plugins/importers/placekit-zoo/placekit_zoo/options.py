@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from placekit_core import Options
+from placekit_core import ImporterOptions
 
 OptimizerName = Literal["rmsprop", "sgd", "adam", "fused_adam"]
 """`fused_adam` runs one kernel per parameter, see placekit-torch."""
 
 
-class NetworkOptions(Options):
+class NetworkOptions(ImporterOptions):
     """Options of all networks."""
 
     batch: int = Field(32, ge=1, description="examples per step")

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from placekit_core import ImporterComponent, Options
+from placekit_core import ImporterComponent, ImporterOptions
 
 
-class TowersOptions(Options):
+class TowersOptions(ImporterOptions):
     """Options of `towers`."""
 
     of: dict[str, Any] = Field(
