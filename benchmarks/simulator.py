@@ -107,7 +107,9 @@ class Cpp:
         subprocess.run(["g++", *options], check=True)
         self.library = ctypes.CDLL(str(library))
 
-    def run(self, case: Case, problem: Problem, placements: Placements) -> Callable[[], tuple[NDArray[np.float64], ...]]:
+    def run(
+        self, case: Case, problem: Problem, placements: Placements
+    ) -> Callable[[], tuple[NDArray[np.float64], ...]]:
         """Evaluates the placements; returns their values and peaks."""
         graph, size, count = problem.graph, problem.cluster.size, len(placements)
         source, reader = graph.tensor_producer[graph.input_tensor], graph.edge_op
