@@ -21,6 +21,7 @@ from placekit_scheduling.jit import UNCOUNTED, at, inner, njit
 REBUILD = 4  # if more than 1 / REBUILD of the operations move, everything is computed again
 
 KNOWN, CHANGED, TOUCHED = range(3)  # entries of `count`: whether kept data are set; lengths of `changed` and `touched`
+OUTSIDE = -2  # in `following`: a unit is in no list
 
 FIELDS = [
     *fields("number", "n t g size accelerators slots calls"),
@@ -217,35 +218,23 @@ def _regroup(m, device, whole):
 
 @inner
 def _begin(m):
-    """Set each unit to wait for its inputs from CPUs. Returns the number of units, and the first of a list of those without."""
-    units, first, head = np.int64(0), np.int64(-1), np.int64(m.first_op[m.calls])
+    """Count the inputs from CPUs that each unit waits for. Returns the number of units, and the first in a list of all."""
+    units, first, v = np.int64(0), np.int64(-1), np.int64(m.first_op[m.calls])
     for f in range(m.accelerators):
         m.done[f] = 0
         call = f * m.slots + 1
         while m.first_op[call] >= 0:
-            m.missing[call], m.waiting[call], m.end[call] = 0, -1, 0.0
-            call, units = call + 1, units + 1
-    v = head
+            m.missing[call], m.waiting[call], m.end[call], m.following[call] = 0, -1, 0.0, first
+            first, call, units = call, call + 1, units + 1
     while v >= 0:
-        m.missing[m.calls + v], m.end[m.calls + v] = 0, 0.0
-        v, units = np.int64(m.next_op[v]), units + 1
-    v = head
+        unit = m.calls + v
+        m.missing[unit], m.end[unit], m.following[unit] = 0, 0.0, first
+        first, v, units = unit, np.int64(m.next_op[v]), units + 1
+    v = np.int64(m.first_op[m.calls])
     while v >= 0:
         for i in range(at(m.reader_ptr[v]), at(m.reader_ptr[v + 1])):
-            m.missing[m.unit[m.consumer_op[i]]] += 1
+            m.missing[at(m.unit[at(m.consumer_op[i])])] += 1
         v = np.int64(m.next_op[v])
-    while head >= 0:
-        if m.missing[m.calls + head] == 0:
-            m.following[m.calls + head] = first
-            first = m.calls + head
-        head = np.int64(m.next_op[head])
-    for f in range(m.accelerators):
-        call = f * m.slots + 1
-        while m.first_op[call] >= 0:
-            if m.missing[call] == 0:
-                m.following[call] = first
-                first = call
-            call += 1
     return units, first
 
 
@@ -259,6 +248,9 @@ def _run(m):
     last = 0.0
     while unit >= 0:
         after, call, v = np.int64(m.following[unit]), unit < m.calls, unit - m.calls
+        if m.missing[unit] > 0:  # it leaves the list until a CPU has made its last input
+            m.following[unit], unit = OUTSIDE, after
+            continue
         row, i, stride = (m.wait, unit, m.calls) if call else (m.depth, v, m.n)
         f, p = np.int64(0), np.int64(0)
         while f < m.accelerators:
@@ -283,10 +275,10 @@ def _run(m):
                 after, p = p, following
         else:
             for i in range(at(m.reader_ptr[v]), at(m.reader_ptr[v + 1])):
-                p = np.int64(m.unit[m.consumer_op[i]])
+                p = at(m.unit[at(m.consumer_op[i])])
                 m.end[p] = max(m.end[p], m.end[unit])
                 m.missing[p] -= 1
-                if m.missing[p] == 0:
+                if m.missing[p] == 0 and m.following[p] == OUTSIDE:
                     m.following[p] = after
                     after = p
         unit = after
