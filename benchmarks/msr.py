@@ -86,7 +86,7 @@ _loop = types.float64(
 )  # fmt: skip
 
 
-@njit(_loop)  # type: ignore[untyped-decorator]
+@njit(_loop)
 def _moved(evaluate, device, group, to, ints, floats, work_ints, work_floats, peak, known):  # type: ignore[no-untyped-def]
     """Evaluate after each move; the entry `known` of the working space, if any, is set to 0 before. Returns the last value."""
     value, priority = 0.0, np.zeros(0, np.float32)
