@@ -1,7 +1,8 @@
 // The simulator's rules for plain machines in C++, for benchmarks/simulator.py: what its compiled kernel is compared with.
 //
 // Operations with one output each, one link for each ordered pair of devices, one stream a device; ready tasks start first come
-// first served or by priority, in pairing heaps. A binary heap has the events. Built with -O3 -march=native.
+// first served or by priority, in pairing heaps. A binary heap has the events. Built with -O3 alone, because -march=native makes
+// it slower on some processors.
 
 #include <cstdint>
 #include <cstring>
@@ -155,12 +156,14 @@ static double simulate(const Problem &p, const Int *home, const double *rank, do
                 const Int v = task, a = home[v], first = n_copies;
                 w.open[a]++;
                 touch(a);
-                if (MEMORY)
+                if (MEMORY) {
+                    if (p.consumer_ptr[v] == p.consumer_ptr[v + 1]) w.used[a] -= p.bytes[v];  // nobody reads its output
                     for (Int e = p.input_ptr[v]; e < p.input_ptr[v + 1]; e++) {
                         const Int u = p.input[e];
                         Int &left = home[u] == a ? w.readers[u] : w.copy_readers[w.copy_at[u * d + a]];
                         if (!--left) w.used[a] -= p.bytes[u];
                     }
+                }
                 for (Int e = p.consumer_ptr[v]; e < p.consumer_ptr[v + 1]; e++) {
                     const Int c = p.consumer[e], b = home[c];
                     if (b == a) {

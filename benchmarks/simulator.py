@@ -4,12 +4,12 @@
 
 Layered random graphs and random placements on four devices. Two machines: `links`, a full-duplex link of 12 GB/s between
 every two devices, and `switch`, conf/cluster/p100x4.yaml, in which a transfer occupies the links of its source and its
-destination at once. For `links`, benchmarks/simulator.cpp does the same in C++, if there is a compiler (g++): its values must be
-equal to the bit, and it is timed in the same process, in turns. An older checkout of placekit (a git worktree of some commit)
-and this one run in their own processes, in turns, through the public interface, which always tracks memory. Up to 215
-operations, the second opinion (`machine_model.py`, in tests) executes the first placement, too: value and peaks must be equal
-to the bit. Seconds are CPU time of one thread, which other programs on the machine disturb less than wall time; each figure is
-the least of several. Columns `host` and `bound by host`: the same placements on a machine
+destination at once. For `links`, benchmarks/simulator.cpp does the same in C++, if there is a compiler (g++): its values
+and peaks must be equal to the bit, and it is timed in the same process, in turns. An older checkout of placekit (a git
+worktree of some commit) and this one run in their own processes, in turns, through the public interface, which always
+tracks memory. Up to 215 operations, the second opinion (`machine_model.py`, in tests) executes the first placement, too:
+value and peaks must be equal to the bit. Seconds are CPU time of one thread, which other programs on the machine disturb
+less than wall time; each figure is the least of several. Columns `host` and `bound by host`: the same placements on a machine
 whose host launches faster than the devices compute, and on one whose launches take as long as all computations. `--write`
 writes the report to benchmarks/results/simulator.md.
 """
@@ -102,12 +102,14 @@ class Cpp:
     def __init__(self, folder: str) -> None:
         library = Path(folder) / "simulator.so"
         source = Path(__file__).with_suffix(".cpp")
-        options = ["-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source)]
+        options = ["-O3", "-shared", "-fPIC", "-o", str(library), str(source)]
         subprocess.run(["g++", *options], check=True)
         self.library = ctypes.CDLL(str(library))
 
-    def run(self, case: Case, problem: Problem, placements: Placements) -> Callable[[], NDArray[np.float64]]:
-        """Evaluates the placements; returns their values."""
+    def run(
+        self, case: Case, problem: Problem, placements: Placements
+    ) -> Callable[[], tuple[NDArray[np.float64], ...]]:
+        """Evaluates the placements; returns their values and peaks."""
         graph, size, count = problem.graph, problem.cluster.size, len(placements)
         source, reader = graph.tensor_producer[graph.input_tensor], graph.edge_op
         bytes_ = np.zeros(graph.n)
@@ -132,12 +134,12 @@ class Cpp:
         def pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
             return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
-        def simulate() -> NDArray[np.float64]:
+        def simulate() -> tuple[NDArray[np.float64], ...]:
             self.library.simulate_batch(
                 graph.n, graph.e, size, *map(pointer, arrays), count, pointer(home), pointer(rank), int(case.memory),
                 pointer(value_s), pointer(peak_bytes),
             )  # fmt: skip
-            return value_s
+            return value_s, peak_bytes
 
         return simulate
 
@@ -165,7 +167,9 @@ def row(case: Case, cpp: Cpp | None, checkouts: dict[str, Worker], seconds: floa
         assert not case.memory or expected.peak_bytes == peak_bytes[0].tolist()
     if cpp is not None and case.machine == "links":
         runs["cpp"] = cpp.run(case, problem, placements)
-        assert np.array_equal(runs["cpp"](), value_s)
+        cpp_value_s, cpp_peak_bytes = runs["cpp"]()
+        assert np.array_equal(cpp_value_s, value_s)
+        assert not case.memory or np.array_equal(cpp_peak_bytes, peak_bytes)
     asked = checkouts if case.memory else {}
     least = dict.fromkeys([*runs, *asked], float("inf"))
     for _ in range(TURNS):
@@ -264,7 +268,8 @@ def main() -> None:
     ]
     print("\n".join(notes))
     if arguments.write:
-        command = f"`python benchmarks/simulator.py{' --beside CHECKOUT' if older else ''} --write`"
+        options = (" --quick" if arguments.quick else "") + (" --beside CHECKOUT" if older else "")
+        command = f"`python benchmarks/simulator.py{options} --write`"
         target = Path(__file__).parent / "results" / "simulator.md"
         target.write_text("\n".join(["# Simulator", "", command, "", *LEGEND, *lines, *notes, ""]))
 

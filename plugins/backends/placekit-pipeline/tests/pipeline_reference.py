@@ -6,7 +6,6 @@ a power of two; elsewhere the compiled evaluations differ by their rounding.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -57,54 +56,45 @@ def max_load(problem: Problem, device: NDArray[np.int16]) -> tuple[float, list[f
 
 
 def blocking_latency(problem: Problem, device: NDArray[np.int16]) -> tuple[float, list[float]]:
-    """The end of the last call, where each connected piece on an accelerator is one; infinity if pieces wait for each other."""
+    """The end of the last call; infinity if calls wait for each other.
+
+    All operations of an accelerator with the same depth are one call; each operation on a CPU is one, too.
+    """
     graph, home = problem.graph, problem.expand(device).tolist()
     fast = [problem.device_type(d) == "gpu" for d in range(problem.cluster.size)]
-    near: dict[int, set[int]] = {v: set() for v in range(graph.n)}
+    call: dict[int, tuple[int, int]] = {v: (home[v], -1 - v) for v in range(graph.n)}
+    for f in np.flatnonzero(fast).tolist():
+        depth = [0] * graph.n
+        for v in graph.topological_order.tolist():
+            before = graph.tensor_producer[graph.inputs(v)].tolist()
+            if graph.kernel[v] and home[v] == f:
+                depth[v] = max([1, *(depth[u] + (home[u] != f) for u in before)])
+                call[v] = (f, depth[v])
+            else:
+                depth[v] = max((depth[u] for u in before), default=0)
+    seconds: dict[tuple[int, int], float] = defaultdict(float)
+    waits: dict[tuple[int, int], set[tuple[int, int]]] = {call[v]: set() for v in np.flatnonzero(graph.kernel).tolist()}
+    for v in np.flatnonzero(graph.kernel).tolist():
+        seconds[call[v]] += float(problem.op_s[v, home[v]])
     for x in range(graph.t):
         u = int(graph.tensor_producer[x])
-        for c in graph.consumers(x).tolist():
-            if graph.kernel[u] and home[u] == home[c] and fast[home[u]]:
-                near[u].add(c)
-                near[c].add(u)
-    piece: dict[int, int] = {}
-    for v in range(graph.n):  # a piece has the number of its first operation
-        todo = [] if v in piece else [v]
-        while todo:
-            u = todo.pop()
-            if u not in piece:
-                piece[u] = v
-                todo += near[u]
-    seconds: dict[int, float] = defaultdict(float)
-    waits: dict[int, set[int]] = defaultdict(set)
-    for v in range(graph.n):
-        seconds[piece[v]] += float(problem.op_s[v, home[v]])
-    for x in range(graph.t):
-        u = int(graph.tensor_producer[x])
-        away = {(piece[c], home[c]) for c in graph.consumers(x).tolist() if piece[c] != piece[u]}
-        for q, b in away:
-            if b != home[u] and fast[b]:
-                seconds[q] += hop_s(problem, x, home[u], b)
+        away = {call[c] for c in graph.consumers(x).tolist()} - {call[u]}
+        if not graph.kernel[u]:  # nobody sends a source
+            away = {q for q in away if q[0] != home[u]}
+        hops = {q: hop_s(problem, x, home[u], q[0]) for q in away}
+        for q, hop in hops.items():
+            seconds[q] += hop * fast[q[0]]
             if graph.kernel[u]:
-                waits[q].add(piece[u])
-        if graph.kernel[u] and fast[home[u]]:
-            seconds[piece[u]] += max((hop_s(problem, x, home[u], b) for _, b in away if b != home[u]), default=0.0)
-    calls = {piece[v] for v in range(graph.n) if graph.kernel[v]}
-    end: dict[int, float] = {}
-    free = [0.0] * problem.cluster.size
-    ready = [(0.0, q) for q in calls if not waits[q]]
-    heapq.heapify(ready)
-    while ready:
-        at, q = heapq.heappop(ready)
-        d = home[q]
-        start = max(at, free[d]) if fast[d] else at
-        end[q] = start + seconds[q]
-        if fast[d]:
-            free[d] = end[q]
-        for r in calls:
-            if q in waits[r] and all(w in end for w in waits[r]):
-                heapq.heappush(ready, (max(end[w] for w in waits[r]), r))
-    return max(end.values(), default=0.0) if len(end) == len(calls) else math.inf, persistent(problem, home)
+                waits[q].add(call[u])
+        if graph.kernel[u]:
+            seconds[call[u]] += max(hops.values(), default=0.0) * fast[home[u]]
+    end: dict[tuple[int, int], float] = {}
+    while ready := [q for q in waits if q not in end and waits[q] <= end.keys()]:
+        for q in ready:
+            end[q] = max((end[w] for w in waits[q]), default=0.0) + seconds[q]
+    for f, k in end:
+        assert k < 2 or end[f, k - 1] + seconds[f, k] <= end[f, k] * (1 + 1e-12), "calls of one accelerator overlap"
+    return max(end.values(), default=0.0) if len(end) == len(waits) else math.inf, persistent(problem, home)
 
 
 def phases(problem: Problem, trains: bool) -> list[int]:

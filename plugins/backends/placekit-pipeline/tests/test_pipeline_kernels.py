@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -25,7 +26,18 @@ from placekit_testing.strategies import (
     random_step,
 )
 
-from placekit_core import Backend, BackendError, Cluster, CostTable, GraphBuilder, Grouping, Problem, Schedule, Session
+from placekit_core import (
+    Backend,
+    BackendError,
+    Cluster,
+    CostTable,
+    Graph,
+    GraphBuilder,
+    Grouping,
+    Problem,
+    Schedule,
+    Session,
+)
 
 TRAINING = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 SCHEDULES = (*TRAINING, "inference")
@@ -87,6 +99,18 @@ def layers(rng: Generator, count: int, branches: bool = True) -> Problem:
     graph, cluster = b.build(), machine(rng)
     grouping = Grouping.colocated(graph)
     return Problem(graph, grouping, cluster, random_costs(rng, graph, cluster))
+
+
+def random_layers(rng: Generator, width: int, depth: int) -> Graph:
+    """Layers of operations, each of which reads one or two outputs of the layer before or of an earlier one."""
+    b = GraphBuilder("layers")
+    made = [b.source(f"x{i}", int(rng.integers(1, 9))) for i in range(width)]
+    for i in range(width * depth):
+        first = max(0, len(made) - width * (3 if rng.random() < 0.1 else 1) - i % width)
+        reads = rng.integers(first, len(made) - i % width, int(rng.integers(1, 3))).tolist()
+        made += b.add(f"v{i}", inputs=[made[r] for r in reads], outputs=[int(rng.integers(1, 9))],
+                      flops=rng.uniform(1e9, 1e10), colocate=i // 2 if rng.random() < 0.2 else -1)  # fmt: skip
+    return b.build()
 
 
 def of_step(rng: Generator) -> Problem:
@@ -196,24 +220,29 @@ def test_each_tensor_takes_its_own_slowest_route() -> None:
 # ---- move by move
 
 
-def walk(problem: Problem, session: Session, rng: Generator, label: str, moves: int = 40) -> None:
-    """A walk in one working space: every value and peak is that of a fresh one, to the bit."""
+def walk(problem: Problem, session: Session, rng: Generator, label: str, moves: int = 40) -> list[float]:
+    """A walk in one working space: every value and peak is that of a fresh one, to the bit. Returns the values."""
     kernel = session.kernel()
     assert kernel is not None
     no_priority = np.zeros(0, np.float32)
     kept = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
-    device = next(placements(rng, problem, 1))
-    allowed = [np.flatnonzero(row).tolist() for row in problem.allowed]
+    others = list(placements(rng, problem, 8))
+    device = others[-1].copy()
+    allowed, values = [np.flatnonzero(row).tolist() for row in problem.allowed], list[float]()
     for step in range(moves):
         size = pick(rng, [0, 1, 1, 1, 2, 3, problem.g // 2, problem.g])
         for group in rng.choice(problem.g, min(size, problem.g), replace=False).tolist():
             device[group] = pick(rng, allowed[group])
+        if step % 20 == 19:
+            device = pick(rng, others).copy()
         answers = []
         for ints, floats in (kept, (np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats))):
             peak = np.empty(problem.cluster.size)
             value = kernel.function(device, no_priority, kernel.ints, kernel.floats, ints, floats, peak)
             answers.append((value, peak.tolist()))
         assert answers[0] == answers[1], f"{label}, move {step}"
+        values.append(answers[0][0])
+    return values
 
 
 def uneven(problem: Problem, rng: Generator) -> Problem:
@@ -237,6 +266,27 @@ def test_a_walk_equals_evaluations_from_the_beginning(seed: int) -> None:
                 "checkpointing": "block" if number == 3 else "none",
             }  # fmt: skip
             walk(problem, Pipeline(threads=1, **options).open(problem), rng, f"problem {seed}.{number}, {options}")
+
+
+@pytest.mark.parametrize("slow_links", [False, True])
+def test_walks_of_blocking_calls_on_several_threads(slow_links: bool) -> None:
+    """In larger graphs moves spread far, or stop soon; some placements have no value, and CPUs take part."""
+    rng = np.random.default_rng([7, slow_links])
+    graph = random_layers(rng, 12, 20)
+    cluster = Cluster.parse({
+        "kinds": {
+            "gpu": {"flops_per_s": {"float32": 1e12}, "memory_bytes": 2**40, "memory_bytes_per_s": 1e12},
+            "cpu": {"type": "cpu", "flops_per_s": {"float32": 1e11}, "memory_bytes": 2**40, "memory_bytes_per_s": 1e11},
+        },
+        "devices": [{"kind": "gpu", "count": 3}, {"kind": "cpu", "count": 2}],
+        "links": [{"mesh": "*", "bytes_per_s": 1e6 if slow_links else 1e12, "latency_s": 1e-6}],
+    })  # fmt: skip
+    problem = Problem.of(graph, cluster)
+    session, seeds = BlockingLatency(threads=1).open(problem), rng.spawn(3)
+    with ThreadPoolExecutor(3) as pool:
+        walks = [pool.submit(walk, problem, session, seed, f"thread {i}", 150) for i, seed in enumerate(seeds)]
+        values = [value for made in walks for value in made.result()]
+    assert 0 < sum(map(math.isinf, values)) < len(values)
 
 
 def test_schedules_agree_with_values() -> None:

@@ -262,16 +262,38 @@ def test_too_many_chunks_are_named() -> None:
     assert found.endswith("k:0 -> k:1 -> k:0")
 
 
+def four_operations(*edges: str, transfer_s: float | None = None) -> Problem:
+    """Operations a to d of one second on two devices; an edge such as "ac" says that c reads a."""
+    b, made = GraphBuilder("four"), dict[str, int]()
+    for name in "abcd":
+        reads = [made[edge[0]] for edge in edges if edge[1] == name]
+        [made[name]] = b.add(name, inputs=reads, outputs=[1])
+    graph = b.build()
+    if transfer_s is not None:
+        graph = graph.replace(columns={**graph.columns, "transfer_s": np.full(4, transfer_s)})
+    costs = CostTable(("k",), np.ones((4, 1)), np.zeros((4, 1), np.bool_))
+    return Problem.of(graph, network(2, 2).cluster, None, costs)
+
+
+def blocking(problem: Problem, *device: int) -> Measurements:
+    return BlockingLatency().open(problem).evaluate(Placements.of(np.asarray([device], np.int16)))
+
+
+def test_a_blocking_call_is_all_operations_of_one_depth_connected_or_not() -> None:
+    """d needs c's output back from device 1: device 0 calls a and b first, which exchange nothing, then d."""
+    assert blocking(four_operations("ac", "cd"), 0, 0, 1, 0).value_s.tolist() == [4.0]
+    assert blocking(four_operations("ac", "cd", "ad"), 0, 0, 1, 0).value_s.tolist() == [4.0]
+
+
+def test_blocking_calls_of_one_accelerator_exchange_tensors_if_the_graph_states_their_seconds() -> None:
+    """The first call sends a's output once; c's call receives and sends one tensor, d's call receives two."""
+    sent = four_operations("ac", "cd", "ad", transfer_s=SEND_S)
+    assert blocking(sent, 0, 0, 1, 0).value_s.tolist() == [4.0 + SEND_S + 2 * SEND_S + 2 * SEND_S]
+
+
 def test_blocking_calls_that_wait_for_each_other_are_named() -> None:
-    b = GraphBuilder("around")
-    [a] = b.add("a", outputs=[1])
-    [c] = b.add("b", inputs=[a], outputs=[1])
-    b.add("c", inputs=[a, c])
-    problem = Problem.of(
-        b.build(), network(2, 2).cluster, None, CostTable(("k",), np.ones((3, 1)), np.zeros((3, 1), np.bool_))
-    )
-    measured = BlockingLatency().open(problem).evaluate(Placements.of(np.asarray([[0, 1, 0]], np.int16)))
-    assert measured.error == ("pieces wait for each other: 'a' on k:0 -> 'b' on k:1 -> 'a' on k:0",)
+    measured = blocking(four_operations("ab", "cd"), 0, 1, 1, 0)
+    assert measured.error == ("calls wait for each other: 'a' on k:0 -> 'b' on k:1 -> 'a' on k:0",)
 
 
 # ---- options and sizes
