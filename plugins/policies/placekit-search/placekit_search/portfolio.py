@@ -109,6 +109,9 @@ class Portfolio(ResumablePolicy):
     chain begins hotter. A chain from a coarse start moves units of that level first, then units of finer and finer levels, and
     single groups in the second half.
 
+    Problems of more than `LARGE` groups start from `Multilevel` instead of coarse list schedules. The moves that it makes are not
+    simulated and are no evaluations: each of its starts counts as one, and takes as long as 5 to 20.
+
     With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
 
@@ -125,9 +128,8 @@ class Portfolio(ResumablePolicy):
     ) -> Placement:
         """The best placement visited. Resumes exactly from `state`."""
         threads = self.options.threads or usable_cores()
-        began = time.perf_counter()
         first = simplest(task) if state is None else None
-        race = _Race(task, self.options, self.others, threads, time.perf_counter() - began if first else 0.0)
+        race = _Race(task, self.options, self.others, threads, task.evaluate.ledger.seconds if first else 0.0)
         if state is None:
             load_trained(self.others, task)
             race.begin(rng, first)
@@ -182,17 +184,18 @@ class _Race:
     fastest: Best | None = None
 
     def __init__(
-        self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int, first_s: float
+        self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int, first_s: float = 0.0
     ) -> None:
         self.task, self.options, self.others, self.threads, self.first_s = task, options, others, threads, first_s
         self.makespan = is_makespan(task)
         self.multilevel: Multilevel | None = None
+        self.finest: NDArray[np.int64] | None = None  # single groups
         if not self.makespan:
             self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
         elif task.problem.g > LARGE:
             self.finest, levels = self._coarsen_large()
         else:
-            self.finest, levels = None, coarsen(task.problem)
+            levels = coarsen(task.problem)
         self.levels = [of for of in levels if movable(task.problem, of)]  # elsewhere there is nothing to move
         self.ordered = self.makespan and task.evaluate.session.priorities
         self.context = SearchContext(task, applicable(PORTFOLIO, self.makespan, self.ordered))
