@@ -283,7 +283,7 @@ class _Race:
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
         spread = self._spreads(size, rng)
         found = list[tuple[Placements, list[int]]]()
-        if not (spread and self._starts_late()):
+        if not spread or (task.evaluate.remaining > 0 and not self._starts_late()):
             fine = list_schedules(problem, min(size, self._samples(16)), rng, self._starts_late)
             found.append((fine, [0] * len(fine)))
         if not self.makespan:

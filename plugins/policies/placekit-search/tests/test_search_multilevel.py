@@ -102,6 +102,16 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 @pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("budget", [1, 2, 5])
+def test_a_few_evaluations_are_enough(budget: int) -> None:
+    problem, _ = planted(20)
+    task = task_of(problem, budget)
+    Portfolio().place(task, np.random.default_rng(0))
+    assert task.evaluate.evaluations <= budget
+    assert task.evaluate.best is not None
+
+
+@pytest.mark.usefixtures("small_is_large")
 def test_resumes_to_the_last_bit() -> None:
     problem, _ = planted(20)
     policy = Portfolio(evaluations_per_chain=500)
