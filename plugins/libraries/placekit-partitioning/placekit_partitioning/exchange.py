@@ -53,6 +53,14 @@ class Exchange:
         once = (u >= 0) & (v > u)
         return self.from_edges(len(groups), u[once], v[once], self.bytes_[once])
 
+    def merged(self, unit: NDArray[np.int64], count: int) -> Exchange:
+        """The graph of `count` units; `unit` [g] is the unit of each group."""
+        u, v = unit[self.source], unit[self.neighbour]
+        once = u < v
+        key, row = np.unique(u[once] * count + v[once], return_inverse=True)
+        bytes_ = np.bincount(row, self.bytes_[once], minlength=len(key)).astype(np.int64)
+        return self.from_edges(count, key // count, key % count, bytes_)
+
     def to_devices(self, problem: Problem, device: NDArray[np.int16]) -> NDArray[np.float64]:
         """[g, D] bytes that each group exchanges with the groups on each device."""
         size = problem.cluster.size

@@ -8,33 +8,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from placekit_partitioning.exchange import Exchange
-from placekit_scheduling.jit import by_size, njit
+from placekit_scheduling.jit import by_size, inner, njit
 
 from placekit_core import Grouping, Problem
 
+LARGE = 20_000  # groups; a larger problem has starts by `multilevel`, and chains that move no smaller units
 UNITS_PER_DEVICE = 4  # in the coarsest level, about
 GROWTH = 3.0  # most work of a new unit, in average units of the level before
 HEAVY = 0.5  # edges lighter than this share of a unit's heaviest edge are ignored
 SHRINK = 0.95  # coarsening ends at a level that keeps more than this share of the units
 
 
-def coarsen(problem: Problem) -> list[NDArray[np.int64]]:
+def coarsen(
+    problem: Problem, edges: Exchange | None = None, span: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+) -> list[NDArray[np.int64]]:
     """Levels of units, the finest first: [g] the unit of each group, numbered from 0. Single groups are not a level.
 
     At each level every unit, in random order, joins the neighbour with which it exchanges most bytes, or the unit that this
     neighbour has already joined (first choice: Karypis and Kumar 2000, hMETIS). The result must have at most the work of
     `GROWTH` average units and `1 / UNITS_PER_DEVICE` of the work of an average device, and some device must be allowed to
     run all of it. Parameters, which take no time, go with their readers.
+
+    `edges` replaces the bytes by other weights. With `span`, the seconds [g] at which each group begins and ends, a unit does
+    not get more work than one device can do between its first beginning and its last end: what runs in parallel stays apart.
     """
     size = problem.cluster.size
     seconds = np.where(problem.allowed, problem.group_s, np.inf).min(axis=1)
-    allowed, edges = problem.allowed, Exchange.of(problem)
+    allowed, edges = problem.allowed, edges or Exchange.of(problem)
+    first, last = span or (np.zeros(problem.g), np.full(problem.g, np.inf))
     largest = float(seconds.sum()) / size / UNITS_PER_DEVICE
     rng = np.random.default_rng(0)  # the same for all runs: the levels are a property of the problem
     of, levels = np.arange(problem.g), []
     while largest > 0 and len(seconds) > UNITS_PER_DEVICE * size:
         limit = min(largest, GROWTH * float(seconds.sum()) / np.count_nonzero(seconds > 0))
-        _, unit = np.unique(_join(edges, seconds, allowed, limit, rng), return_inverse=True)
+        _, unit = np.unique(_join(edges, seconds, allowed, (first, last), limit, rng), return_inverse=True)
         count = int(unit.max()) + 1
         if count > SHRINK * len(seconds):
             break
@@ -44,7 +51,8 @@ def coarsen(problem: Problem) -> list[NDArray[np.int64]]:
         merged = np.ones((count, size), np.bool_)
         one, device = np.nonzero(~allowed)
         merged[unit[one], device] = False
-        allowed, edges = merged, _merge(edges, unit, count)
+        allowed, edges = merged, edges.merged(unit, count)
+        first, last = _extremes(unit, count, first, last)
     return levels
 
 
@@ -55,21 +63,48 @@ def coarse(problem: Problem, unit_of: NDArray[np.int64]) -> Problem:
     )
 
 
+def _extremes(
+    unit: NDArray[np.int64], count: int, first: NDArray[np.float64], last: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[count] the least of `first` and the greatest of `last` in each unit."""
+    begin, end = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(begin, unit, first)
+    np.maximum.at(end, unit, last)
+    return begin, end
+
+
 def _join(
-    edges: Exchange, seconds: NDArray[np.float64], allowed: NDArray[np.bool_], limit: float, rng: np.random.Generator
+    edges: Exchange,
+    seconds: NDArray[np.float64],
+    allowed: NDArray[np.bool_],
+    span: tuple[NDArray[np.float64], NDArray[np.float64]],
+    limit: float,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """[u] the unit that each unit joins; itself if it joins no other."""
     into = np.arange(len(seconds))
     order, able = rng.permutation(len(seconds)), np.packbits(allowed, axis=1)
-    by_size(_fill, len(into))(into, order, edges.ptr, edges.neighbour, edges.bytes_, seconds.copy(), able, limit)
+    first, last = (x.copy() for x in span)
+    fill = by_size(_fill, len(into))
+    fill(into, order, edges.ptr, edges.neighbour, edges.bytes_, seconds.copy(), able, first, last, limit)
     return into
 
 
+@inner
+def _parallel(v: int, w: int, work: Any, first: Any, last: Any) -> bool:
+    """Whether two units together are more work than one device can do from the first beginning to the last end."""
+    if work[v] == 0.0 or work[w] == 0.0:
+        return False
+    return bool(work[v] + work[w] > max(last[v], last[w]) - min(first[v], first[w]))
+
+
 @njit(cache=True)
-def _fill(into: Any, order: Any, ptr: Any, near: Any, weight: Any, work: Any, able: Any, limit: float) -> None:
+def _fill(
+    into: Any, order: Any, ptr: Any, near: Any, weight: Any, work: Any, able: Any, first: Any, last: Any, limit: float
+) -> None:
     """Visit the units in `order` and fill `into` [u], where each unit first stands for itself.
 
-    Also updates `work` [u] and `able` [u, bytes]: the devices that may run each unit, as bits.
+    Also updates `work` [u], `first` [u], `last` [u] and `able` [u, bytes]: the devices that may run each unit, as bits.
     """
     alone = np.ones(len(into), np.bool_)
     for v in order:
@@ -77,11 +112,14 @@ def _fill(into: Any, order: Any, ptr: Any, near: Any, weight: Any, work: Any, ab
             continue
         heaviest = 0.0
         for k in range(ptr[v], ptr[v + 1]):
-            heaviest = max(heaviest, float(weight[k]))
+            if not _parallel(v, into[near[k]], work, first, last):
+                heaviest = max(heaviest, float(weight[k]))
         best, heaviest = v, HEAVY * heaviest
         for k in range(ptr[v], ptr[v + 1]):
             w = into[near[k]]
             if weight[k] < heaviest or (weight[k] == heaviest and best != v) or w == v or work[v] + work[w] > limit:
+                continue
+            if _parallel(v, w, work, first, last):
                 continue
             for byte in range(able.shape[1]):
                 if able[v, byte] & able[w, byte]:
@@ -89,17 +127,9 @@ def _fill(into: Any, order: Any, ptr: Any, near: Any, weight: Any, work: Any, ab
         if best != v:
             into[v], alone[best] = best, False
             work[best] += work[v]
+            first[best], last[best] = min(first[best], first[v]), max(last[best], last[v])
             for byte in range(able.shape[1]):
                 able[best, byte] &= able[v, byte]
-
-
-def _merge(edges: Exchange, unit: NDArray[np.int64], count: int) -> Exchange:
-    """The graph of the units."""
-    u, v = unit[edges.source], unit[edges.neighbour]
-    once = u < v
-    key, row = np.unique(u[once] * count + v[once], return_inverse=True)
-    bytes_ = np.bincount(row, edges.bytes_[once], minlength=len(key)).astype(np.int64)
-    return Exchange.from_edges(count, key // count, key % count, bytes_)
 
 
 def movable(problem: Problem, unit_of: NDArray[np.int64]) -> bool:

@@ -32,6 +32,7 @@ from placekit_search.walk import (
 
 CHUNK_S = 0.25  # longest compiled loop if seconds are limited
 TEMPERATURE_END = 2.5e-5  # last temperature, as a fraction of the start's value
+LEAST_AT_ONCE = 4  # evaluations in a loop that takes longer: it begins and ends with one that does not count
 FIRST = 16  # evaluations in the first loop, when their time is not known yet
 
 
@@ -58,7 +59,7 @@ class SearchContext:
             return count
         if self.evaluation_s is None:
             return min(count, FIRST)
-        left_s = min(CHUNK_S, ledger.limit_s - ledger.seconds)
+        left_s = min(max(CHUNK_S, LEAST_AT_ONCE * self.evaluation_s), ledger.limit_s - ledger.seconds)
         return max(1, min(count, int(left_s / max(self.evaluation_s, 1e-9))))
 
 

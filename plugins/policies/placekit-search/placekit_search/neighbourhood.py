@@ -10,7 +10,7 @@ from placekit_scheduling import Kernel, b_level, group_priority
 from placekit_scheduling.list_scheduling.placement_levels import LevelGraph, level_graph
 
 from placekit_core import Labels, Problem
-from placekit_search.coarsening import allowed_for_units
+from placekit_search.coarsening import LARGE, allowed_for_units, coarse
 
 Ints = NDArray[np.int32]
 SIMILARITY = 0.05  # largest relative difference in seconds between similar units, about
@@ -107,9 +107,13 @@ def neighbourhood(problem: Problem, unit_of: NDArray[np.integer] | None = None) 
     of = np.arange(problem.g) if unit_of is None else np.asarray(unit_of, np.int64)
     allowed = allowed_for_units(problem, of)
     count = len(allowed)
-    quotient = problem.grouped
-    u, v = of[quotient.tensor_producer[quotient.input_tensor]], of[quotient.edge_op]
-    edges = np.unique(np.stack([u, v], axis=1)[u != v], axis=0)
+    unit, quotient = of, problem.grouped if problem.g <= LARGE else None
+    if quotient is None:  # the graph of a million groups takes a minute
+        unit, quotient = np.arange(count), coarse(problem, of).grouped
+    u, v = unit[quotient.tensor_producer[quotient.input_tensor]], unit[quotient.edge_op]
+    key = np.sort((u * count + v)[u != v])  # numpy's `unique` takes several times as long for a million edges
+    key = key[np.diff(key, prepend=-1) > 0]
+    edges = np.stack([key // count, key % count], axis=1)
     seconds = np.zeros(count)
     np.add.at(seconds, of, np.where(problem.allowed, problem.group_s, np.inf).min(axis=1))
     computes = np.zeros(count, np.bool_)

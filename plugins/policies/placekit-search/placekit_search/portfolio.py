@@ -8,14 +8,15 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 from placekit_layers import sequence
 from placekit_layers.following import followers
 from placekit_layers.splits import even_splits, layer_groups
-from placekit_scheduling import warm_up
+from placekit_scheduling import b_level, group_priority, warm_up
 from pydantic import BaseModel
 
 from placekit_core import (
@@ -34,7 +35,7 @@ from placekit_core import (
     units,
     usable_cores,
 )
-from placekit_search.coarsening import coarsen, movable
+from placekit_search.coarsening import LARGE, coarsen, movable
 from placekit_search.contiguity import LEAST, contiguous_near
 from placekit_search.fewer_devices import on_fewer_devices
 from placekit_search.local_search import (
@@ -67,6 +68,16 @@ from placekit_search.starts import (
 from placekit_search.streaming import streamed
 from placekit_search.walk import BEST, FITS, PRICE
 
+if TYPE_CHECKING:
+    from placekit_search.multilevel import Multilevel
+
+LEVEL_STEP = 3  # chains of a large problem skip levels: a neighbourhood of many groups takes seconds
+SPREAD_SHARE = 0.5  # share of the seconds after which no more starts of a large problem begin
+MOST_FOR_OTHERS = 200_000  # groups; on a larger problem, other policies take minutes for one start
+MULTILEVEL, SLOWEST_OTHER = (
+    10,
+    40,
+)  # first evaluations that take as long as `Multilevel`, and as the slowest other policy
 LAUNCHING = (
     0.1  # of a step that the host launches until so little before its end, a gain of so little is not worth a device
 )
@@ -98,6 +109,9 @@ class Portfolio(ResumablePolicy):
     chain begins hotter. A chain from a coarse start moves units of that level first, then units of finer and finer levels, and
     single groups in the second half.
 
+    Problems of more than `LARGE` groups start from `Multilevel` instead of coarse list schedules. The moves that it makes are not
+    simulated and are no evaluations: each of its starts counts as one, and takes as long as 5 to 20.
+
     With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
 
@@ -115,14 +129,14 @@ class Portfolio(ResumablePolicy):
         threads = self.options.threads or usable_cores()
         warm_up(task)
         first = simplest(task) if state is None else None
-        race = _Race(task, self.options, self.others, threads)
+        race = _Race(task, self.options, self.others, threads, task.evaluate.ledger.seconds if first else 0.0)
         if state is None:
             load_trained(self.others, task)
             race.begin(rng, first)
         else:
             race.restore(state)
         with ThreadPoolExecutor(threads, "placekit-search") as pool:
-            while race.can_move and task.evaluate.remaining > race.reserve and not race.late:
+            while task.evaluate.remaining > race.reserve and not race.late and race.can_move:
                 if checkpoint is not None:
                     checkpoint(race.state())
                 race.step(pool)
@@ -163,16 +177,25 @@ class _Race:
         first, began: progress and evaluations when the chains began.
         reserve, end: evaluations kept for contiguous placements after the rounds; progress at which the rounds end.
         fastest: the best placement before `contiguous` preferred another; None if it did not.
+        multilevel: starts of a large problem; None for others, and if the seconds are too few for it.
+        first_s: seconds that the first evaluation took, to see what else is worth its time; 0 if they are not limited.
     """
 
     fastest: Best | None = None
 
-    def __init__(self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int) -> None:
-        self.task, self.options, self.others, self.threads = task, options, others, threads
+    def __init__(
+        self, task: Task, options: PortfolioOptions, others: Mapping[str, Policy], threads: int, first_s: float = 0.0
+    ) -> None:
+        self.task, self.options, self.others, self.threads, self.first_s = task, options, others, threads, first_s
         self.makespan = is_makespan(task)
-        self.finest, levels = None, coarsen(task.problem)
+        self.multilevel: Multilevel | None = None
+        self.finest: NDArray[np.int64] | None = None  # single groups
         if not self.makespan:
             self.finest, levels = followers(task.problem), [sequence(task.problem).of_group]
+        elif task.problem.g > LARGE:
+            self.finest, levels = self._coarsen_large()
+        else:
+            levels = coarsen(task.problem)
         self.levels = [of for of in levels if movable(task.problem, of)]  # elsewhere there is nothing to move
         self.ordered = self.makespan and task.evaluate.session.priorities
         self.context = SearchContext(task, applicable(PORTFOLIO, self.makespan, self.ordered))
@@ -191,6 +214,23 @@ class _Race:
             self.reserve = int(min(limit * CONTIGUOUS_SHARE, MOST_CONTIGUOUS))
         timed = self.layers is not None and task.evaluate.ledger.limit_s is not None
         self.end = 1 - max(self.reserve / limit if limit else 0.0, CONTIGUOUS_SHARE if timed else 0.0)
+
+    def _coarsen_large(self) -> tuple[NDArray[np.int64] | None, list[NDArray[np.int64]]]:
+        """The units that the chains of a large problem move last, and those of coarser levels, the finest first."""
+        if not self._has_time_for(MULTILEVEL):
+            return None, []
+        with self.task.evaluate.ledger.paused():
+            from placekit_search.multilevel import Multilevel, warm_up_levels
+
+            warm_up_levels()
+        self.multilevel = Multilevel(self.task.problem)
+        few = [of for of in self.multilevel.levels if of.max() < LARGE]
+        return (few[0] if few else None), few[LEVEL_STEP::LEVEL_STEP]
+
+    def _has_time_for(self, evaluations: float) -> bool:
+        """Whether work that takes as long as so many first evaluations fits into the budget of seconds."""
+        ledger = self.task.evaluate.ledger
+        return ledger.limit_s is None or self.first_s * evaluations < ledger.limit_s - ledger.seconds
 
     def state(self) -> dict[str, Any]:
         return {
@@ -241,12 +281,15 @@ class _Race:
         """Starts with different devices, the best first; `first` is one of them."""
         task, problem, given = self.task, self.task.problem, copy.deepcopy(rng)
         size = int(np.clip(task.evaluate.remaining / 40, 1, 16))
-        fine = list_schedules(problem, min(size, self._samples(16)), rng, self._starts_late)
-        found = [(fine, [0] * len(fine))]
+        spread = self._spreads(size, rng)
+        found = list[tuple[Placements, list[int]]]()
+        if not spread or (task.evaluate.remaining > 0 and not self._starts_late()):
+            fine = list_schedules(problem, min(size, self._samples(16)), rng, self._starts_late)
+            found.append((fine, [0] * len(fine)))
         if not self.makespan:
             some = Placements.of(even_splits(sequence(problem), size))
             found = [(some, [len(self.levels)] * len(some)), *found]
-        elif self.levels and size > 1:
+        elif self.levels and size > 1 and self.multilevel is None:
             levels = list(range(len(self.levels), 0, -1))[: size // 2]
             found.append((coarse_schedules(problem, [self.levels[i - 1] for i in levels], self._starts_late), levels))
         if first is not None:
@@ -261,16 +304,39 @@ class _Race:
         most = task.evaluate.evaluations + START_SHARE * task.evaluate.remaining
         coarse = 0 if self.makespan else len(self.levels)
         budget = most - sum(len(b) for b, _ in found)
-        found += [(p.batch(), [coarse]) for p in self._placements_of_others(budget, given, rng)]
-        rows = self._measure(found)
+        if problem.g <= LARGE or (problem.g <= MOST_FOR_OTHERS and self._has_time_for(SLOWEST_OTHER)):
+            found += [(p.batch(), [coarse]) for p in self._placements_of_others(budget, given, rng)]
+        rows = spread + self._measure(found)
         if self.makespan:
             rows += self._memory_starts(rows, most)
         quick = self.context.kernel is not None or task.evaluate.ledger.limit_s is None  # else this takes too long
         if self.ordered and quick and not self._starts_late():
             rows += self._measure([levelled(task, self.context.flow, rows, self._samples(LEVELLED))])
-        rows += self._role_starts(rng)
+        if not (spread and self._starts_late()):
+            rows += self._role_starts(rng)
         price_s = PRICE * min(s.value_s for s in rows)
         return distinct(sorted(rows, key=lambda s: (s.over > 0, penalised(s.value_s, s.over, price_s))))
+
+    def _spreads(self, size: int, rng: Generator) -> list[Start]:
+        """At most `size` starts of a large problem: one, and more until half of the seconds are used.
+
+        After one that does not fit, less memory is filled.
+        """
+        if self.multilevel is None:
+            return []
+        from placekit_search.multilevel import PRICES, ROOM
+
+        found: list[Start] = []
+        room = self.task.problem.cluster.memory_bytes.astype(np.float64)
+        priority = group_priority(self.task.problem, b_level(self.task.problem))
+        for i, seed in enumerate(rng.integers(0, 2**64, size, np.uint64)):
+            report_progress(f"starts: {i} spreads of units")
+            device = self.multilevel.spread(seed, PRICES[i % len(PRICES)], room)
+            found += self._measure([(Placements.of(device, priority), [len(self.levels)])])
+            room *= ROOM if found[-1].over > 0 else 1.0
+            if is_late(self.task, SPREAD_SHARE):
+                break
+        return found
 
     def _measure(self, found: list[tuple[Placements, list[int]]]) -> list[Start]:
         """Measure batches, each given with the levels of its placements (see `Start`)."""
@@ -358,6 +424,8 @@ class _Race:
     @property
     def can_move(self) -> bool:
         """Whether some chain has a move that may improve its placement."""
+        if self.makespan and self.multilevel is None and self.task.problem.g > LARGE:
+            return False
         return any(chain.can_move(self._hood(0, 1.0)) for chain in self.chains)
 
     def step(self, pool: ThreadPoolExecutor) -> None:

@@ -74,7 +74,7 @@ class _ParameterHomes:
         self.reader[read] = group[graph.topological_order[first[read]]]
         parameters = np.flatnonzero(~self.works)
         self.parameters: Ints = parameters[np.argsort(first[parameters], kind="stable")]
-        self.reserved_bytes = _activations(graph, position) + _copies(graph, position, prefetch + 1)
+        self.reserved_bytes = live_bytes(graph) + _copies(graph, position, prefetch + 1)
 
     def homes(self, computing: Ints, level: float, cheaper: bool) -> NDArray[np.int16]:
         """[g] devices of all groups: those that compute as in `computing` [g]; parameters with their readers if there is room.
@@ -133,8 +133,10 @@ class _ParameterHomes:
                 device[g] = device[r]
 
 
-def _activations(graph: Graph, position: Ints) -> float:
-    """The most bytes of outputs in use at the same time, if one device runs all operations in the order `position` [n]."""
+def live_bytes(graph: Graph) -> float:
+    """The most bytes of outputs in use at the same time, if one device runs all operations in topological order."""
+    position = np.empty(graph.n, np.int64)
+    position[graph.topological_order] = np.arange(graph.n)
     ends = position[graph.tensor_producer].copy()
     np.maximum.at(ends, graph.input_tensor, position[graph.edge_op])
     last = np.zeros(graph.t, np.int64)
