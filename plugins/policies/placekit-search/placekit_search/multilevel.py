@@ -34,7 +34,7 @@ HOT, WARM, COLD = (
     1.0,
     0.02,
     0.001,
-)  # temperatures, in mean units: at the coarsest level, at the others, and at the end of each
+)  # temperatures, in mean units: of the coarsest level, the others, and the end of each
 ROOM = 0.9  # factor of the memory to fill after a spread that did not fit
 
 Floats = NDArray[np.float64]

@@ -74,13 +74,8 @@ if TYPE_CHECKING:
 LEVEL_STEP = 3  # chains of a large problem skip levels: a neighbourhood of many groups takes seconds
 SPREAD_SHARE = 0.5  # share of the seconds after which no more starts of a large problem begin
 MOST_FOR_OTHERS = 200_000  # groups; on a larger problem, other policies take minutes for one start
-MULTILEVEL, SLOWEST_OTHER = (
-    10,
-    40,
-)  # first evaluations that take as long as `Multilevel`, and as the slowest other policy
-LAUNCHING = (
-    0.1  # of a step that the host launches until so little before its end, a gain of so little is not worth a device
-)
+MULTILEVEL, SLOWEST_OTHER = 10, 40  # first evaluations that take as long as `Multilevel`, as the slowest other policy
+LAUNCHING = 0.1  # of a step that the host launches until so little before its end, so little gain is not worth a device
 WIDEST = 0.25  # of a wider band, this much: most errors are common to two placements of one program
 START_SHARE = 0.2  # share of the budget that finding starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
