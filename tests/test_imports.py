@@ -456,6 +456,7 @@ def test_a_second_run_needs_no_torch_and_has_the_same_result(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_model_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import torch, layers\nfrom placekit_torch import Step\n\ndef make():\n"

@@ -53,6 +53,6 @@ class TestMlp(ImporterContract):
 class TestNetworks(ImporterContract):
     short = True
 
-    @pytest.fixture(params=mostly_slow(NETWORKS, ["ffnn", "rnnlm"]))
+    @pytest.fixture(params=mostly_slow(NETWORKS, ["ffnn", "rnnlm"], ["inception_v3", "nasnet"]))
     def make(self, request: pytest.FixtureRequest) -> Make:
         return NETWORKS[request.param]

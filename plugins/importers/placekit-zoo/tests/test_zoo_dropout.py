@@ -20,7 +20,7 @@ from torch import Tensor
 torch.set_num_threads(1)  # the tensors are small, and tests run side by side
 
 WORDS = {"batch": 3, "vocabulary": 11, "dropout": 0.5}
-SLOW = pytest.mark.slow
+LONG = (pytest.mark.slow, pytest.mark.long)
 IMAGES = {"batch": 2, "width": 0.05, "classes": 7, "optimizer": "sgd"}
 
 
@@ -30,8 +30,8 @@ IMAGES = {"batch": 2, "width": 0.05, "classes": 7, "optimizer": "sgd"}
         (RnnlmImporter, {**WORDS, "hidden": 8, "steps": 2}, 6),  # two layers and the softmax, at each step
         (NmtImporter, {**WORDS, "hidden": 8, "length": 2}, 12),  # and what is fed to the decoder's first layer
         (GptImporter, {**WORDS, "embedding": 8, "heads": 2, "layers": 2, "sequence": 4}, 7),
-        pytest.param(NasNetImporter, {**IMAGES, "image_size": 32, "repeats": 1, "dropout": 0.5}, 1, marks=SLOW),
-        pytest.param(InceptionV3Importer, {**IMAGES, "image_size": 75, "dropout": 0.5}, 1, marks=SLOW),
+        pytest.param(NasNetImporter, {**IMAGES, "image_size": 32, "repeats": 1, "dropout": 0.5}, 1, marks=LONG),
+        pytest.param(InceptionV3Importer, {**IMAGES, "image_size": 75, "dropout": 0.5}, 1, marks=LONG),
     ],
     ids=["rnnlm", "nmt", "gpt", "nasnet", "inception_v3"],
 )

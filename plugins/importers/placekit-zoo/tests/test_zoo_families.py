@@ -147,6 +147,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_other_processes_trace_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     here = PlacetoPtb(**RNN, graphs=3, train=2).load()
     apart(monkeypatch, 2)

@@ -79,7 +79,7 @@ def test_resnet_50_has_the_arithmetic_of_its_layer_table() -> None:
     [
         (ResNetImporter, {**SMALL, "blocks": [1, 2, 1, 1]}),
         (ResNetImporter, {**SMALL, "blocks": [1, 2, 1, 1], "depth": 200, "optimizer": "rmsprop"}),
-        pytest.param(NasNetImporter, SMALL_NASNET, marks=pytest.mark.slow),
+        pytest.param(NasNetImporter, SMALL_NASNET, marks=[pytest.mark.slow, pytest.mark.long]),
     ],
     ids=["resnet", "pre-activated", "nasnet"],
 )

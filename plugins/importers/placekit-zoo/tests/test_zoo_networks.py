@@ -50,7 +50,9 @@ def test_inception_v3_training_step_is_large_and_takes_no_memory() -> None:
 @pytest.mark.parametrize(
     ("importer", "options"),
     [
-        pytest.param(InceptionV3Importer, {**SMALL, "optimizer": "rmsprop"}, marks=pytest.mark.slow),
+        pytest.param(
+            InceptionV3Importer, {**SMALL, "optimizer": "rmsprop"}, marks=[pytest.mark.slow, pytest.mark.long]
+        ),
         (MlpImporter, {"optimizer": "sgd"}),
         (MlpImporter, {"optimizer": "adam", "hidden": [8]}),
         (MlpImporter, {"optimizer": "rmsprop", "hidden": []}),
