@@ -24,17 +24,17 @@ from placekit_search.coarsening import allowed_for_units, coarsen
 from placekit_search.random_numbers import below, uniform
 from placekit_search.streaming import live_bytes
 
-MOST_UNITS = 100_000  # finer levels are not refined: their moves gain little
+MOST_UNITS = 100_000  # finer levels are not refined, unless there is no coarser one: their moves gain little
 PER_SLOT, SLOTS = 500, (32, 4096)  # operations in a slot of time, about; least and most slots
 PRICES = (0.3, 0.1, 0.03)  # of a second of delay, in seconds of the step, by spread: most delays do not add up
 LEAST_BUSY = 0.01  # least weight of a transfer that delays nothing, as a share of its seconds
 FIRST, LATER = 500, 20  # moves per unit of the coarsest level, and of the others; ...
-LEAST_MOVES = 20_000  # ... and least moves of the coarsest level
+LEAST_MOVES, MOST_MOVES = 20_000, 5_000_000  # ... moves of the coarsest level; if it has many units, `LATER` for each
 HOT, WARM, COLD = (
     1.0,
     0.02,
     0.001,
-)  # temperatures, in mean units: of the coarsest level, the others, and the end of each
+)  # first temperature of the coarsest level, of others; last; in seconds of a mean unit
 ROOM = 0.9  # factor of the memory to fill after a spread that did not fit
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,10 @@ class Multilevel:
         written = np.bincount(group[graph.tensor_producer], graph.owned_bytes, problem.g)
         live = live_bytes(graph) / max(float(graph.owned_bytes.sum()), 1.0)
         self.bytes_ = problem.group_persistent_bytes + live * written
-        self.units = [self._level(of) for of in self.levels[::-1] if of.max() < MOST_UNITS]
+        moved = [of for of in self.levels[::-1] if of.max() < MOST_UNITS]
+        if not moved:  # few groups have a neighbour that they can join, as in a star
+            moved = self.levels[-1:] or [np.arange(problem.g)]
+        self.units = [self._level(of) for of in moved]
 
     def _level(self, of: Ints) -> Units:
         """The units of one level."""
@@ -162,7 +165,9 @@ class Multilevel:
             np.add.at(load, (units.slot, device[row]), units.share * units.work[row, device[row]])
             used = np.bincount(device, units.bytes_, len(room))
             mean_s = float(units.work.max(axis=1).mean())
-            moves, hot = (LATER * count, WARM) if len(before) else (max(FIRST * count, LEAST_MOVES), HOT)
+            moves, hot = LATER * count, WARM
+            if not len(before):
+                moves, hot = max(moves, LEAST_MOVES, min(FIRST * count, MOST_MOVES)), HOT
             heat = np.array([hot * mean_s, COLD * mean_s])
             _anneal(state, device, units, load, used, room, self.slot_s, price, heat, moves)
             before = device[units.of_group]
@@ -255,6 +260,5 @@ def _anneal(
 @cache
 def warm_up_levels() -> None:
     """Compile the loops of this module, or load them from the disk."""
-    some = Multilevel(warm_up_problem())
-    some.units.append(some._level(np.arange(some.problem.g)))
-    some.spread(np.uint64(0), 1.0, some.problem.cluster.memory_bytes.astype(np.float64))
+    problem = warm_up_problem()
+    Multilevel(problem).spread(np.uint64(0), 1.0, problem.cluster.memory_bytes.astype(np.float64))

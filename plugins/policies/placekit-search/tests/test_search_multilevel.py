@@ -132,6 +132,20 @@ def test_no_device_gets_more_memory_than_there_is_room() -> None:
 
 
 @pytest.mark.usefixtures("small_is_large")
+def test_groups_that_cannot_be_joined_are_spread() -> None:
+    """All operations read one source, whose unit is soon full."""
+    b = GraphBuilder("star")
+    x = b.source("x", 1000)
+    for i in range(300):
+        b.add(f"op{i}", inputs=[x], outputs=[4], flops=1e9)
+    problem = Problem.of(b.build(), machine(4))
+    assert not Multilevel(problem).levels
+    found = search(Portfolio(starts={}), problem, 40).best
+    assert found is not None
+    assert np.bincount(found.placement.device[problem.graph.kernel], minlength=4).max() <= 80
+
+
+@pytest.mark.usefixtures("small_is_large")
 def test_a_search_fits_where_one_device_is_too_small() -> None:
     graph = random_layers(width=16, depth=20)
     fits = Problem.of(graph, machine(4, memory_bytes=2**40))
@@ -166,7 +180,6 @@ def test_keeps_devices_and_colocation() -> None:
 def test_seconds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the seconds are too few for the levels, one list schedule must do."""
     problem, _ = planted(1050)
-    Portfolio()
     made: list[int] = []
     monkeypatch.setattr(portfolio, "MULTILEVEL", 10**6)
     monkeypatch.setattr("placekit_search.multilevel.Multilevel.__init__", lambda *_: made.append(1))
