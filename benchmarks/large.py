@@ -34,9 +34,9 @@ POLICIES = ("portfolio", "etf", "heft", "metis", "single_device")
 MARKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c959f")
 LABELS = {
     "portfolio": ("portfolio", False, 16), "etf": ("", False, 0), "heft": ("etf, heft", False, 18),
-    "metis": ("metis", True, -6), "single_device": ("single_device", False, 16),
+    "metis": ("metis", True, -6), "single_device": ("single_device", True, -19),
 }  # fmt: skip
-"""Text of each policy in the chart, whether it is right of its mark, and how far below: `etf` and `heft` coincide."""
+"""Text of each policy in the chart, whether it is right of its mark, and how far below. `etf` and `heft` have one text."""
 
 
 def measure(size: int, policy: str, seconds: float) -> dict[str, Any]:

@@ -6,10 +6,8 @@
 For each graph: the published optimum, the value found, and whether that took less than a minute.
 
 `--moves` measures evaluations of `blocking_latency` per second of processor time, on layered random graphs and four
-accelerators, each after one random group moved to a random device. Columns `kept` and `all`: the evaluation called in a loop, as
-searches call it, and with everything that it keeps between calls forgotten. Column `search`: the loop of the searches with such
-moves, which undoes those that it refuses. A search from a contiguous split has few calls, so that a move changes many
-operations' calls; from a random placement it changes few. `--write` writes the table to benchmarks/results/moves.md.
+accelerators, from two placements. A contiguous split has few calls, so a move changes the calls of many operations; in a random
+placement, of few. `--write` writes the table to benchmarks/results/moves.md, which explains its columns.
 """
 
 from __future__ import annotations
@@ -154,9 +152,13 @@ def moves(write: bool) -> None:
     machine = f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     if write:
         head = ["# Moves under `blocking_latency`", "", "`python benchmarks/msr.py --moves --write`", ""]
-        about = "Evaluations per second of processor time; benchmarks/msr.py says what the columns are."
+        about = [
+            "Evaluations per second of processor time. After each, a random group moves to a random device.",
+            "`kept`: the evaluation updates what it kept from the placement before, as in searches; `all`: it keeps nothing.",
+            "`search`: the loop of the searches, which undoes moves that it refuses.",
+        ]
         target = Path(__file__).parent / "results" / "moves.md"
-        target.write_text("\n".join([*head, about, "", *lines, "", machine, ""]))
+        target.write_text("\n".join([*head, *about, "", *lines, "", machine, ""]))
 
 
 if __name__ == "__main__":

@@ -71,7 +71,8 @@ def _mark(m, device):
 @inner
 def _mark_all(m, device):
     """Forget all units, and note that all operations move."""
-    m.used[: m.size] = 0.0
+    for d in range(m.size):
+        m.used[d] = 0.0
     for group in range(m.g):
         m.device[group] = device[group]
         m.used[device[group]] += m.group_bytes[group]

@@ -29,8 +29,8 @@ def coarsen(
     `GROWTH` average units and `1 / UNITS_PER_DEVICE` of the work of an average device, and some device must be allowed to
     run all of it. Parameters, which take no time, go with their readers.
 
-    `edges` replaces the bytes by other weights. With `span`, the seconds [g] at which each group begins and ends, a unit does
-    not get more work than one device can do between its first beginning and its last end: what runs in parallel stays apart.
+    `edges` replaces the bytes by other weights. `span` has the seconds [g] at which each group begins and ends. With it, groups
+    that run in parallel stay apart: no unit gets more work than one device can do from its first beginning to its last end.
     """
     size = problem.cluster.size
     seconds = np.where(problem.allowed, problem.group_s, np.inf).min(axis=1)

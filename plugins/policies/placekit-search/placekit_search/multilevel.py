@@ -1,8 +1,8 @@
-"""Starts for large graphs: units of a multilevel coarsening move by loads and delays, without a simulation.
+"""Starts for large graphs: annealing moves the units of a multilevel coarsening by loads and delays, without a simulation.
 
-A coarse list schedule binds a whole unit to a device when its first operation is placed, so that a device may get half as many
-units again as it can run. Loads over time show this at once, and a change of them is cheap: a move of one unit takes about a
-microsecond, and a simulation of a million operations a second.
+A list schedule of units gives a unit its device when the unit's first operation is ready, and so may give a device more work
+than it can do later. Loads over time show this at once. To move a unit and update the loads takes about a microsecond; to
+simulate a million operations takes a second.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -72,11 +72,11 @@ class Units(NamedTuple):
 
     Attributes:
         of_group: [g] unit of each group.
-        allowed: [u, D].
+        allowed: [u, D] whether the device may run the whole unit.
         work: [u, D] seconds.
         bytes_: [u] memory.
-        ptr, near, delay: neighbours in compressed rows, and the seconds that it costs to be on another device than they.
-        slot_ptr, slot, share: slots of time in which a unit has work, in compressed rows; the share of its work in each.
+        ptr, near, delay: neighbours in compressed rows, and the seconds that it costs if unit and neighbour are apart.
+        slot_ptr, slot, share: slots of time in which a unit has work, in compressed rows, and the share of its work in each.
     """
 
     of_group: Ints
@@ -95,7 +95,7 @@ class Multilevel:
     """The levels of a problem, and placements from moves of their units.
 
     Attributes:
-        levels: [g] units of each group, the finest level first, as of `coarsen`.
+        levels: [g] the unit of each group, the finest level first; see `coarsen`.
         units: the levels whose units move, the coarsest first.
         slot_s: seconds of each slot of time.
     """
@@ -146,10 +146,10 @@ class Multilevel:
         )
 
     def spread(self, seed: np.uint64, price: float, room: Floats) -> NDArray[np.int16]:
-        """[g] devices: units of the coarsest level are placed first, then level by level smaller ones move on.
+        """[g] the device of each group. The units of the coarsest level are placed first, then smaller ones move, level by level.
 
-        Annealing lowers the sum over all slots of the busiest device's load, which is at least the slot's length, plus `price`
-        times the delays between devices. No device gets more memory than `room` [D] by a move.
+        Annealing lowers an estimate of the step's seconds: each slot of time lasts as long as its busiest device works, at least
+        `slot_s`, and each second of delay between devices costs `price`. No move fills a device beyond `room` [D] bytes.
         """
         state, before = np.array([seed], np.uint64), np.empty(0, np.int64)
         for units in self.units:
@@ -175,10 +175,11 @@ class Multilevel:
 
 
 def _delays(problem: Problem, line: Timeline) -> tuple[Exchange, float]:
-    """What it costs that two groups are on different devices, in ticks (as `bytes_`), and the seconds of a tick.
+    """What it costs if two groups are on different devices, in ticks (as `bytes_`), and the seconds of a tick.
 
-    A transfer costs the time by which it comes too late, and a share of its own, because it keeps its channels busy: the share
-    of the time for which all transfers would keep all channels busy. What a source sends is there in time.
+    A transfer costs the seconds by which it is late for its reader; what a source sends is never late. Because it occupies
+    channels, it also costs a share of its own seconds: the share of the step for which the transfers of all tensors would
+    occupy all channels.
     """
     graph, group, routes = problem.graph, problem.grouping.group_of.astype(np.int64), problem.cluster.routes
     sent = transfer_cost(problem)
@@ -199,7 +200,7 @@ def _delays(problem: Problem, line: Timeline) -> tuple[Exchange, float]:
 
 
 def _roomiest(units: Units, room: Floats) -> Ints:
-    """[u] devices: the largest units first, each on the allowed device with most room, of these the one with least work."""
+    """[u] devices: the largest units first, each on the allowed device with most room; units without bytes by least work."""
     left, busy = room.copy(), np.zeros(len(room))
     device = np.empty(len(units.allowed), np.int64)
     for u in np.lexsort((-units.work.max(axis=1), -units.bytes_)).tolist():

@@ -71,11 +71,11 @@ from placekit_search.walk import BEST, FITS, PRICE
 if TYPE_CHECKING:
     from placekit_search.multilevel import Multilevel
 
-LEVEL_STEP = 3  # chains of a large problem skip levels: a neighbourhood of many groups takes seconds
+LEVEL_STEP = 3  # chains of a large problem move units of every third level: each neighbourhood takes seconds to make
 SPREAD_SHARE = 0.5  # share of the seconds after which no more starts of a large problem begin
 MOST_FOR_OTHERS = 200_000  # groups; on a larger problem, other policies take minutes for one start
-MULTILEVEL, SLOWEST_OTHER = 10, 40  # first evaluations that take as long as `Multilevel`, as the slowest other policy
-LAUNCHING = 0.1  # of a step that the host launches until so little before its end, so little gain is not worth a device
+MULTILEVEL, SLOWEST_OTHER = 10, 40  # seconds of `Multilevel`, and of the slowest other policy, in first evaluations
+LAUNCHING = 0.1  # share of a step: if the host launches until its last tenth, a gain of a tenth is not worth a device
 WIDEST = 0.25  # of a wider band, this much: most errors are common to two placements of one program
 START_SHARE = 0.2  # share of the budget that finding starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
@@ -104,8 +104,8 @@ class Portfolio(ResumablePolicy):
     chain begins hotter. A chain from a coarse start moves units of that level first, then units of finer and finer levels, and
     single groups in the second half.
 
-    Problems of more than `LARGE` groups start from `Multilevel` instead of coarse list schedules. The moves that it makes are not
-    simulated and are no evaluations: each of its starts counts as one, and takes as long as 5 to 20.
+    Problems of more than `LARGE` groups start from `Multilevel` instead of coarse list schedules. It moves units without a
+    simulation, which is no evaluation. Each of its starts is evaluated once; to make one takes as long as 5 to 20 evaluations.
 
     With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
