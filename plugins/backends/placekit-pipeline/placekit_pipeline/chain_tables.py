@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -246,7 +247,7 @@ def explore(evaluate, ints, floats, scratch_ints, scratch_floats, memory_bytes, 
 _SIGNATURES = {completions: _floats4(_table), with_spare: _floats4(_table, _floats4), explore: _explore}
 
 
-def loops(t):
+def loops(t: Table) -> list[Any]:
     """`completions`, `with_spare` and `explore`, compiled; for a small table, run by Python."""
     if len(t.size) * t.seconds.size <= SMALL:
         return [interpreted(function) for function in _SIGNATURES]

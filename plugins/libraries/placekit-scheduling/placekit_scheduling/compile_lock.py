@@ -28,7 +28,8 @@ def take(owner: Any) -> bool:
         return False
     import fcntl
 
-    name = f"placekit-compiling-{os.getuid()}-{zlib.crc32(config.CACHE_DIR.encode()):08x}"
+    folder: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    name = f"placekit-compiling-{os.getuid()}-{zlib.crc32(folder.encode()):08x}"
     flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(os.path.join(tempfile.gettempdir(), name), flags, 0o600)

@@ -145,7 +145,7 @@ def by_size(function: Any, size: int) -> Any:
 
     For a small one, `interpreted`, unless a run with a larger program has left compiled code on disk.
     """
-    if size > SMALL or (isinstance(function, CPUDispatcher) and function._cache.is_stored()):
+    if size > SMALL or (isinstance(function, CPUDispatcher) and function._cache.is_stored()):  # type: ignore[attr-defined]
         return function
     return np.errstate(over="ignore")(interpreted(function))  # numpy warns in Python if random numbers wrap around
 
@@ -158,7 +158,7 @@ def interpreted(function: Any) -> Any:
     if not isinstance(function, CPUDispatcher):
         return function
     if function not in _interpreted:
-        plain: FunctionType = function.py_func
+        plain: Any = function.py_func
         scope = dict(plain.__globals__)
         _interpreted[function] = FunctionType(
             plain.__code__, scope, plain.__name__, plain.__defaults__, plain.__closure__
