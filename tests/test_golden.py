@@ -293,7 +293,12 @@ RUNS = {
 }
 """Runs whose results are golden."""
 LEARNED = {name for name in RUNS if ", " in name}
-LONG = {"placeto_paper, chainmm_small", "doppler, inception_v3"}
+LONG = {
+    "placeto_paper, chainmm_small",
+    "doppler, inception_v3",
+    *(name for name in RUNS if name.startswith("make run")),
+}
+LONG -= {"make run: portfolio"}
 
 
 def result(line: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from placekit_papers.paper_tables import by_place, orders, paper_table
 from placekit_papers.runs import DATA, Run, Runs, read_runs, runs_in, write_runs
 from placekit_papers.statistics import change_text, judge, mean_text
 from placekit_papers.texts import fill
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import ConfigError, RunError, installed
 from placekit_core.cli.compose import compose_all, jobs
@@ -157,8 +158,7 @@ def test_runs_of_programs_that_the_paper_lacks_are_shown() -> None:
     assert "here, seconds" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mostly_slow(NAMES, [], [name for name in NAMES if name != "post"]))
 def test_items_are_complete(name: str) -> None:
     """Every item can be shown and run, its experiments name what exists, and it takes a known time."""
     used = set()
@@ -259,6 +259,7 @@ class TestCommand:
             assert "out has runs of another item, or with other options" in placekit(*other).err
 
     @pytest.mark.slow
+    @pytest.mark.long
     def test_a_run_has_the_seconds_of_computation_and_copies_that_are_recorded(self, placekit: Command) -> None:
         words = ("experiment=mirhoseini2017_baselines", "workload=nmt", "cluster=k80x4", "policy=expert", "run_dir=out")
         assert placekit("run", *words).code == 0
@@ -292,6 +293,7 @@ def test_placeto_imitates_before_it_learns(placekit: Command) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_no_gpu_can_hold_is_placed_on_four(placekit: Command) -> None:
     """Mirhoseini et al. 2017, section 4.3: the learned placement fits, that of one GPU does not."""
     options = "workload=rnnlm_large", "grouper=manual", "cluster=k80x4", "budget.evaluations=120"

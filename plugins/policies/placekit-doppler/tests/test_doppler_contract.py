@@ -22,6 +22,7 @@ class TestDoppler(LearnablePolicyContract):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 class TestPerStep(LearnablePolicyContract):
     short = True
     distinguishes_devices = False
