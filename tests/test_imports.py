@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class Slow(Importer):
         seen = {
             "size": getattr(self.options, "size", 0), "width": network.width(), "optional": found,
             "data": Path("data.json").read_text(), "link": Path("link/text").read_text(), "flag": os.path.exists("flag"),
-            "parts": sorted(os.listdir("parts")), "real": os.path.realpath("link"),
+            "parts": sorted(os.listdir("parts")), "real": os.path.realpath("link"), "mark": Path("mark").exists(),
             "variable": os.environ.get("SLOW_VARIABLE"), "version": importlib.metadata.version("somelib"),
         }
         exec(getattr(self.options, "do", ""))
@@ -76,6 +77,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "code/network.py": "import layers\n\ndef width():\n    return layers.WIDTH\n",
         "code/layers.py": "WIDTH = 64\n",
         "code/somelib-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: somelib\nVersion: 1.0\n",
+        "before/network/notes": "no package",
         "data.json": '{"layers": 2}\n',
         "parts/one": "",
         "v1/text": "first",
@@ -85,7 +87,6 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "link").symlink_to("v1")
-    (tmp_path / "before").mkdir()
     monkeypatch.setenv(imports.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path / "code")
     monkeypatch.syspath_prepend(tmp_path / "before")
@@ -172,11 +173,13 @@ EDITS = {
     "another file in its place": other_file_of_the_same_time,
     "a data file that is gone": lambda: os.unlink("data.json"),
     "a file that did not exist": rewrite("flag", ""),
+    "a file that pathlib did not find": rewrite("mark", ""),
     "a file in a listed folder": rewrite("parts/two", ""),
     "a link": retarget,
     "a module that could not be imported": rewrite("code/optional.py", "value = 7\n"),
     "a module that comes first now": rewrite("before/layers.py", "WIDTH = 640\n"),
     "a package that comes first now": lambda: (os.mkdir("before/layers"), rewrite("before/layers/__init__.py", "WIDTH=1")())[1],
+    "a folder that is a package now": rewrite("before/network/__init__.py", "def width():\n    return 65\n"),
     "the version of a library": rewrite("code/somelib-1.0.dist-info/METADATA", "Name: somelib\nVersion: 1.1\n"),
     "a library that comes first now": lambda: (
         os.mkdir("before/somelib-2.dist-info"),
@@ -229,6 +232,18 @@ def test_options_folders_and_interpreters_have_graphs_of_their_own(
     monkeypatch.chdir(slow.folder / "v2")
     slow.load(size=3)
     assert not slow.hit
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="no /dev/shm")
+def test_files_in_shared_memory_are_files(slow: SimpleNamespace) -> None:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", mode="w") as file:
+        for _ in range(2):
+            slow.load(do=f"seen['shared'] = Path({file.name!r}).read_text()")
+        assert slow.hit
+        file.write("changed")
+        file.flush()
+        slow.load(do=f"seen['shared'] = Path({file.name!r}).read_text()")
+        assert not slow.hit
 
 
 @pytest.mark.parametrize("name", ["TERM", "SSH_CONNECTION", "OLDPWD", "_", "TMUX"])

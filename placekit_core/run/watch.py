@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import pathlib
 import re
 import stat
 import sys
@@ -18,7 +19,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.machinery import FileFinder
 from importlib.util import source_from_cache
-from pathlib import Path
 from typing import Any
 
 SETTLED_NS = 2 * 10**9
@@ -42,8 +42,9 @@ UNSEEN = (
 )
 """Libraries that open files in compiled code, and of which a user's code may ask it. Others ask first whether a file exists."""
 _METADATA = "-info"  # ending of the folders of installed distributions
-_SYSTEM = ("/proc/", "/sys/", "/dev/")  # these tell of the computer, which is part of a kept import's key
-_stat, _lstat = os.stat, os.lstat  # `Watch` replaces them for a while
+# these tell of the computer, which is part of a kept import's key; /dev/shm has files like any other folder
+_SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm/))/")
+_stat, _lstat, _readlink = os.stat, os.lstat, os.readlink  # `Watch` replaces them for a while
 
 
 def changed(files: Mapping[str, Any], folders: Mapping[str, Any]) -> str:
@@ -66,7 +67,7 @@ def _state(path: str) -> State:
     try:
         found = _lstat(path)
         if stat.S_ISLNK(found.st_mode):
-            link, found = os.readlink(path), _stat(path)
+            link, found = _readlink(path), _stat(path)
     except (OSError, ValueError):
         return None
     about: list[str | int] = [link, stat.S_IFMT(found.st_mode)]
@@ -112,11 +113,13 @@ class Watch:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Note what is read within the block."""
-        functions = {name: getattr(os, name) for name in ("stat", "lstat", "access")}
+        functions = [(os, name, getattr(os, name)) for name in ("stat", "lstat", "access", "readlink")]
+        if of_pathlib := getattr(pathlib, "_normal_accessor", None):  # Python 3.10's pathlib has its own reference
+            functions.append((of_pathlib, "stat", os.stat))
         find_spec, shown = FileFinder.find_spec, warnings.showwarning
 
         def find(finder: FileFinder, name: str, target: Any = None) -> Any:
-            self._list(finder.path, name.rpartition(".")[2])
+            self._search(finder.path, name.rpartition(".")[2])
             found = find_spec(finder, name, target)
             if found is not None and found.origin:
                 self._see(found.origin)
@@ -128,14 +131,14 @@ class Watch:
 
         sys.addaudithook(self._hear)  # nothing removes it
         try:
-            for name, function in functions.items():  # no audit event tells of them
-                setattr(os, name, self._noting(function))
+            for place, name, function in functions:  # no audit event tells of them
+                setattr(place, name, self._noting(function))
             FileFinder.find_spec, warnings.showwarning = find, show  # type: ignore[method-assign, assignment]
             yield
         finally:
             self._on = False
-            for name, function in functions.items():
-                setattr(os, name, function)
+            for place, name, function in functions:
+                setattr(place, name, function)
             FileFinder.find_spec, warnings.showwarning = find_spec, shown  # type: ignore[method-assign]
 
     def finish(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -146,7 +149,7 @@ class Watch:
             if isinstance(file, str):
                 parent, _, tail = name.rpartition(".")
                 for place in _own(sys.modules.get(parent), "__path__") or () if parent else sys.path:
-                    self._list(place, tail)
+                    self._search(place, tail)
                 self._see(file, self._began_ns)
                 if name in self._loaded or name.startswith("placekit_"):
                     known.add(file)
@@ -170,7 +173,7 @@ class Watch:
             if not flags & (os.O_WRONLY | os.O_RDWR):
                 self._see(path)
             # a new file, or one without a name in a folder, is a temporary one, or compiled code
-            elif not (flags & os.O_EXCL or str(path).startswith(_SYSTEM) or os.path.isdir(path)):
+            elif not (flags & os.O_EXCL or _SYSTEM.match(str(path)) or os.path.isdir(path)):
                 self.doubts.append(f"{path} is written")
         elif event in ("os.listdir", "os.scandir"):
             code = sys._getframe(1).f_code
@@ -184,9 +187,10 @@ class Watch:
     def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def noting(path: Any, *about: Any, **more: Any) -> Any:
-            self._see(path)
-            if more.get("dir_fd") is not None:
-                self.doubts.append(f"{path} in an open folder")
+            if self._on:  # a module may have kept this function
+                self._see(path)
+                if more.get("dir_fd") is not None:
+                    self.doubts.append(f"{path} in an open folder")
             return function(path, *about, **more)
 
         return noting
@@ -199,20 +203,26 @@ class Watch:
         if file.endswith(".pyc"):
             with contextlib.suppress(ValueError):  # a module without its source
                 file = source_from_cache(file)
-        if file not in self._files and not file.startswith(_SYSTEM):
+        if file not in self._files and not _SYSTEM.match(file):
             self._files[file] = state = _state(file)
             if state is not None and int(state[-1]) > (before_ns or time.time_ns()) - SETTLED_NS:
                 self.doubts.append(f"{file} has changed recently")
 
-    def _list(self, place: Any, wanted: str) -> None:
-        """Note that the names in a folder were asked for."""
+    def _search(self, place: Any, name: str) -> None:
+        """Note that a module was looked for in a folder. A folder of its name comes first once it has an `__init__`."""
+        if name in self._list(place, name):
+            self._list(os.path.join(place, name), "__init__")
+
+    def _list(self, place: Any, wanted: str) -> list[str]:
+        """Note that the names in a folder were asked for. Returns all of them."""
         if isinstance(place, int):
             self.doubts.append("an open folder is listed")
-            return
+            return []
         path = os.path.abspath(os.fsdecode(place or "."))
         if path not in self._folders:
             self._folders[path] = _names(path)
         self._wanted.setdefault(path, set()).add(wanted)
+        return self._folders[path]
 
 
 def _own(module: Any, name: str) -> Any:
@@ -230,7 +240,7 @@ def _installed() -> tuple[str, ...]:
 def _text(file: str) -> str:
     """The text of a file; empty if it cannot be read."""
     try:
-        return Path(file).read_text(encoding="utf-8", errors="replace")
+        return pathlib.Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
