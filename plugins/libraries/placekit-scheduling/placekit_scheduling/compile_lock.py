@@ -1,4 +1,4 @@
-"""Lets one process of a user compile at a time: the others wait, then load what it compiled.
+"""Lets one process of a user and an installation compile at a time: the others wait, then load what it compiled.
 
 Without it, several first runs at once would each compile everything, and take many times as long together. The lock is a file
 lock, so it ends with its process, however that ends.
@@ -15,7 +15,7 @@ from numba.core import config
 
 from placekit_core import announce
 
-WAITING = "waiting while another process compiles the same functions, once on this computer"
+WAITING = "waiting while another process compiles, once on this computer"
 """The line of a run that waits."""
 
 _held: tuple[int, Any] | None = None  # the open lock file, and who took the lock
@@ -29,7 +29,9 @@ def take(owner: Any) -> bool:
     import fcntl
 
     folder: str = config.CACHE_DIR  # type: ignore[attr-defined]
-    name = f"placekit-compiling-{os.getuid()}-{zlib.crc32(folder.encode()):08x}"
+    # another installation, or another folder of compiled code, shares no compiled code with this one
+    key = zlib.crc32(os.fsencode(f"{__file__}\0{folder}"))
+    name = f"placekit-compiling-{os.getuid()}-{key:08x}"
     flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = os.open(os.path.join(tempfile.gettempdir(), name), flags, 0o600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +37,13 @@ print(["compiled", "loaded"][len(plus_one.stats.cache_hits)], flush=True)
 """
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
-    """A process that compiles a function, once it reads a line."""
+def start(folder: Path, path: str = "") -> subprocess.Popen[str]:
+    """A process that compiles a function, once it reads a line; it takes modules from `path` first."""
     script = folder / "script.py"
     if not script.exists():  # numba compiles again if the file is newer
         script.write_text(SCRIPT)
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder)}
+    path = os.pathsep.join(filter(None, (path, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder)}
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, script], stdin=pipe, stdout=pipe, text=True, env=environment)
 
@@ -69,6 +71,14 @@ def test_if_the_first_is_killed_the_next_compiles(tmp_path: Path) -> None:
     first.kill()
     first.communicate(timeout=60)
     assert second.communicate("go\n", timeout=60)[0].splitlines() == ["compiling", "compiled"]
+
+
+def test_another_installation_does_not_wait(tmp_path: Path) -> None:
+    shutil.copytree(Path(compile_lock.__file__).parent, tmp_path / "other" / "placekit_scheduling")
+    first, second = start(tmp_path), start(tmp_path, path=str(tmp_path / "other"))
+    assert line(first) == line(second) == "compiling"
+    for process in (first, second):
+        process.communicate("go\n", timeout=60)
 
 
 def test_a_failed_compilation_lets_others_compile(tmp_path: Path) -> None:
