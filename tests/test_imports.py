@@ -375,6 +375,22 @@ def test_a_folder_that_cannot_be_written_to_costs_only_the_time(
     assert {r.levelname for r in caplog.records} == {"DEBUG"}
 
 
+def test_a_folder_of_sys_path_may_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python does not look into it for modules, so that no search tells of it."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "absent")])
+    files, folders = watch.Watch(time.time_ns()).finish()
+    assert not watch.changed(files, folders)
+    (tmp_path / "absent").mkdir()
+    assert watch.changed(files, folders) == f"{tmp_path / 'absent'} has changed"
+
+
+def test_objects_in_sys_path_harm_nothing(slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("parts")])
+    for _ in range(2):
+        slow.load()
+    assert slow.hit
+
+
 def test_the_oldest_are_removed_beyond_the_limit(slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in range(4):
         slow.load(size=size)

@@ -118,7 +118,7 @@ def _key(entry: Entry, options: BaseModel) -> str:
         sys.path, sys.version, sys.prefix, sys.flags, sys.warnoptions, sorted(sys._xoptions.items()), platform.system(),
         platform.node(), platform.release(), platform.machine(), usable_cores(), variables,
     ]  # fmt: skip
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def _read(path: Path, entry: Entry, options: BaseModel) -> list[Program]:

@@ -153,6 +153,8 @@ class Watch:
                 self._see(file, self._began_ns)
                 if name in self._loaded or name.startswith("placekit_"):
                     known.add(file)
+        for place in sys.path:  # modules may be in one that does not exist yet, or in an archive
+            self._see(place)
         own = [f for f in self._files if f.endswith(".py") and f not in known and not f.startswith(_installed())]
         for name in UNSEEN if own else ():
             if name in sys.modules and any(re.search(rf"\b{name}\b", _text(file)) for file in own):
