@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from placekit_core import Graph, ImporterComponent, Labels, RunError
+from placekit_core import Graph, ImporterComponent, ImporterError, Labels, RunError
 from placekit_core.contracts.files import write_json
 from placekit_core.contracts.progress import listening
 from placekit_core.run import imports, watch
@@ -30,9 +30,8 @@ from tests.repo import ROOT
 IMPORTER = '''
 import importlib, importlib.metadata, json, os, socket, sqlite3, subprocess, tempfile, warnings
 from pathlib import Path
-from typing import Any
-from pydantic import Field
-from placekit_core import CostTable, GraphBuilder, Importer, ImporterOptions, Options, Program
+from types import SimpleNamespace
+from placekit_core import GraphBuilder, Importer, ImporterOptions, Options, Program
 
 class SlowOptions(ImporterOptions):
     size: int = 3
@@ -65,7 +64,7 @@ class Slow(Importer):
         for i, key in enumerate(sorted(seen)):
             [x] = b.add(f"{key}.{seen[key]!r}", op_type=key, inputs=[x], outputs=[8 + i], flops=0.1 * i, module=f"m.{i}")
         b.attributes = {"seen": seen, "share": 0.1, "none": None}
-        return [Program(b.build())]
+        return [Program(b.build(), executable=SimpleNamespace(recipe={}, answer=42))]
 '''
 
 
@@ -330,6 +329,23 @@ def test_only_the_first_import_of_a_process_is_kept(slow: SimpleNamespace, monke
     monkeypatch.setattr(imports, "_imported_before", True)
     imports.load(entry, config(size=6), True, time.time_ns())
     assert len(imports.kept()) == 1
+
+
+def test_a_program_that_runs_is_imported_again(slow: SimpleNamespace) -> None:
+    for _ in range(2):
+        slow.load()
+    assert slow.hit
+    assert slow.programs[0].executable.answer == 42
+
+
+def test_a_program_that_is_another_one_each_time_is_not_run(slow: SimpleNamespace) -> None:
+    for _ in range(2):
+        slow.load(do="import time; seen['clock'] = time.perf_counter_ns()")
+    assert slow.hit
+    with pytest.raises(ImporterError, match="another graph") as caught:
+        _ = slow.programs[0].executable.answer
+    assert "importer.cache=false" in caught.value.hint
+    assert not imports.kept(), "so that the next run imports it"
 
 
 def test_warnings_come_again(slow: SimpleNamespace) -> None:

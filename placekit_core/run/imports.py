@@ -30,6 +30,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from placekit_core.contracts.cores import usable_cores
+from placekit_core.contracts.errors import ImporterError
 from placekit_core.contracts.files import read_bytes, write_atomically
 from placekit_core.contracts.graph_file import graph_bytes, parse_graph
 from placekit_core.contracts.graph_rules import validate_graph
@@ -127,7 +128,20 @@ def _read(path: Path, entry: Entry, options: BaseModel) -> list[Program]:
     about = json.loads(state["about"])
     if difference := changed(about["files"], about["folders"]):
         raise ValueError(difference)
-    again, programs = functools.cache(functools.partial(_import, entry, options)), []
+    programs: list[Program] = []
+
+    @functools.cache
+    def again() -> list[Program]:
+        """The programs themselves, for backends that run them."""
+        imported = _import(entry, options)
+        if [p.graph.fingerprint for p in imported] != [p.graph.fingerprint for p in programs]:
+            path.unlink(missing_ok=True)
+            raise ImporterError(
+                f"importing {programs[0].graph.name!r} again gave another graph than the kept one, which is removed",
+                "start again; if the program is another one in each process, set importer.cache=false",
+            )
+        return imported
+
     for i, (data, (recipe, split)) in enumerate(zip(state["graphs"], about["programs"], strict=True)):
         validate_graph(graph := parse_graph(data.tobytes()))
         made = None if recipe is None else Deferred(lambda i=i: again()[i], graph, recipe)  # type: ignore[misc]
