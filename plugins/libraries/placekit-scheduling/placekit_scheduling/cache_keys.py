@@ -9,7 +9,6 @@ would still run the old code. So this module makes them part of the key.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from functools import cache
 from types import CodeType, FunctionType, ModuleType
@@ -36,8 +35,10 @@ class KeyedCache(FunctionCache):
             vars(own)["function"], own.__class__ = function, cls
 
     def is_stored(self) -> bool:
-        """Whether compiled code of the function is on disk, perhaps for other types or of another version."""
-        return os.path.exists(self._cache_file._index_path)
+        """Whether compiled code of this version of the function is loaded or on disk, perhaps for other types."""
+        return bool(self.function.overloads) or any(
+            key[-1] == digest(self.function) for key in self._cache_file._load_index()
+        )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Load compiled code. If there is none, the caller compiles it next, alone among the processes of the user."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from placekit_scheduling import RULES, ListScheduler, all_bounds, b_level, jit, t_level
+from placekit_scheduling import RULES, ListScheduler, all_bounds, b_level, cache_keys, jit, t_level
 from placekit_scheduling.cache_keys import KeyedCache
 from placekit_testing.strategies import random_problem
 
 from placekit_core import Problem
 
 PROBLEMS = 12
+IS_STORED = KeyedCache.is_stored
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +71,16 @@ def test_small_problems_use_compiled_code_that_is_there(monkeypatch: pytest.Monk
     assert jit.by_size(kernel.place, jit.SMALL + 1) is kernel.place
     monkeypatch.setattr(KeyedCache, "is_stored", lambda _: True)
     assert jit.by_size(kernel.place, 1) is kernel.place
+
+
+def test_code_of_another_version_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a small problem would compile after an upgrade, while the clock of its budget runs."""
+    from placekit_scheduling.list_scheduling.level_kernel import to_exit
+
+    monkeypatch.setattr(jit, "SMALL", 0)
+    b_level(_problem(0))
+    assert IS_STORED(to_exit._cache)
+    monkeypatch.setattr(to_exit, "overloads", {})
+    assert IS_STORED(to_exit._cache)
+    monkeypatch.setattr(cache_keys, "digest", lambda _: "of another version")
+    assert not IS_STORED(to_exit._cache)
