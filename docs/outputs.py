@@ -20,7 +20,7 @@ Comments on the lines before a block:
     <!-- varies: REGEX -->    what matches may differ from one run to the next
 
 `...` on a line of its own stands for any lines. The column `seconds` of a table, the seconds that evaluations took, and dates
-in the names of folders may always differ.
+in the names of folders may always differ. Lines that tell of compiling, which a first run does, are left out.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ FENCE = re.compile(r"^(`{3,})([^`]*)$")
 COMMENT = re.compile(r"^<!-- (file|adds to|not run|slow|needs|stages|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
+COMPILING = re.compile("compiling, once on this computer|waiting while another process compiles")
 TOOK = re.compile(r"(?<=evaluation )in [\d.]+ s|(?<=evaluations )in [\d.]+ s")
 
 
@@ -155,7 +156,8 @@ def run(command: str, folder: Path, python: Path, quiet: bool = True, programs: 
         command, shell=True, cwd=folder, env=variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
-    return Printed([line.rstrip() for line in done.stdout.splitlines()], done.returncode)
+    lines = [line.rstrip() for line in done.stdout.splitlines() if not COMPILING.match(line)]
+    return Printed(lines, done.returncode)
 
 
 def masked(lines: list[str], varies: str = "") -> list[str]:
