@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -14,6 +15,11 @@ from placekit_sim.layout import FIELDS
 
 _PLAIN = dict.fromkeys(("multicast", "bulk", "noisy", "ahead", "arrival"), False)
 _VARIANTS = {"any": {}, "plain": _PLAIN}
+
+
+def variant(flags: Mapping[str, Any]) -> str:
+    """The name of the variant for a machine and rules; `flags` has those of `layout.FIELDS`."""
+    return "any" if any(flags[name] for name in _PLAIN) else "plain"
 
 
 @cache

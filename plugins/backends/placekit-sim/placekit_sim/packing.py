@@ -13,7 +13,7 @@ from placekit_scheduling.fields import Layout, lay_out
 from placekit_scheduling.heaps import SPAN
 
 from placekit_core import UNLIMITED, Graph, Problem, Routes, launches_of
-from placekit_sim.compiled_variants import compiled
+from placekit_sim.compiled_variants import compiled, variant
 from placekit_sim.layout import FIELDS
 from placekit_sim.rules import Rules
 from placekit_sim.ticks import in_ticks
@@ -108,7 +108,6 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True) -> Packed:
     queues = _queues(problem.cluster.streams, problem.cluster.routes, rules.arrival)
     arrays = in_ticks(_arrays(problem, rules, queues))
     numbers = _numbers(problem, rules, arrays)
-    plain = not any(numbers[name] for name in ("multicast", "bulk", "noisy", "ahead", "arrival"))
     numbers |= {"first_shared": queues.first_shared, "memory": track_memory}
     tasks, ends = numbers["tasks"], numbers["n_queues"] + numbers["n_channels"]
     sizes = {**numbers, "n_ends": ends, "n_times": 2 * tasks, "one": 1, "span": SPAN}
@@ -117,8 +116,7 @@ def pack(problem: Problem, rules: Rules, track_memory: bool = True) -> Packed:
     sizes["n_if_hosted"] = problem.graph.n if numbers["hosted"] else 0
     sizes["tasks_if_arrival"] = tasks if numbers["arrival"] else 0
     sizes["rows"] = (int(arrays["read_row"].max(initial=-1)) + 1) * problem.cluster.size
-    variant = "plain" if plain else "any"
-    return Packed(variant, lay_out(FIELDS, numbers, arrays, sizes), tasks)
+    return Packed(variant(numbers), lay_out(FIELDS, numbers, arrays, sizes), tasks)
 
 
 def _numbers(problem: Problem, rules: Rules, arrays: Mapping[str, NDArray[Any]]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from placekit_core import (
     usable_cores,
 )
 from placekit_sim import MachineOptions, SimulatorOptions
-from placekit_sim.compiled_variants import compiled
+from placekit_sim.compiled_variants import compiled, variant
 from placekit_sim.packing import Packed, pack
 from placekit_sim.recording import record
 from placekit_sim.rules import Rules
@@ -71,9 +71,11 @@ class SimulatorSession(Session):
         self.priorities = options.ready_order == "priority"
         self.threads = options.threads or usable_cores()
         self.pool = ThreadPoolExecutor(self.threads, "placekit-sim") if self.threads > 1 else None
-        arrival = options.ready_order == "arrival"
-        plain = not (bulk or problem.cluster.multicast or options.noise > 0 or self.prefetch is not None or arrival)
-        compiled("plain" if plain else "any")  # now, so that compiling takes no time from the budget of a search
+        flags = {
+            "multicast": problem.cluster.multicast, "bulk": bulk, "noisy": options.noise > 0,
+            "ahead": self.prefetch is not None, "arrival": options.ready_order == "arrival",
+        }  # fmt: skip
+        compiled(variant(flags))  # now, so that compiling takes no time from the budget of a search
 
     @property
     def repetitions(self) -> int:
