@@ -535,3 +535,14 @@ def test_python_programs_keep_nothing() -> None:
     assert not installed().keeps_imports
     text = (ROOT / "placekit_core" / "cli" / "main.py").read_text()
     assert text.count("keep_imports=True") == 1
+
+
+def test_a_process_gets_one_audit_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing removes a hook, and Python calls it at every `id`: with forty of them, sweeps took ten times as long."""
+    hooks: list[object] = []
+    monkeypatch.setattr(sys, "addaudithook", hooks.append)
+    monkeypatch.setattr(watch, "_hooked", False)
+    for _ in range(3):
+        with watch.Watch(0).watching():
+            pass
+    assert hooks == [watch._hook]

@@ -94,6 +94,24 @@ def _present(names: Iterable[str], wanted: Iterable[str]) -> list[str]:
     )
 
 
+_hooked = False
+_listener: Watch | None = None
+
+
+def _hear_of(watch: Watch | None) -> None:
+    """Let audit events be heard by `watch`. Nothing removes a hook, and each slows down every call of `id`: there is only one."""
+    global _listener, _hooked
+    _listener = watch
+    if not _hooked:
+        _hooked = True
+        sys.addaudithook(_hook)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _listener is not None:
+        _listener._hear(event, arguments)
+
+
 class Watch:
     """Notes what Python code reads during an import.
 
@@ -129,7 +147,7 @@ class Watch:
             self.warnings.append(str(message))
             shown(message, *about, **more)
 
-        sys.addaudithook(self._hear)  # nothing removes it
+        _hear_of(self)
         try:
             for place, name, function in functions:  # no audit event tells of them
                 setattr(place, name, self._noting(function))
@@ -137,6 +155,7 @@ class Watch:
             yield
         finally:
             self._on = False
+            _hear_of(None)
             for place, name, function in functions:
                 setattr(place, name, function)
             FileFinder.find_spec, warnings.showwarning = find_spec, shown  # type: ignore[method-assign]
@@ -167,9 +186,7 @@ class Watch:
         return self._files, folders
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """The audit hook."""
-        if not self._on:
-            return
+        """Note an audit event."""
         if event == "open":
             path, _, flags = arguments
             if not flags & (os.O_WRONLY | os.O_RDWR):
@@ -178,7 +195,7 @@ class Watch:
             elif not (flags & os.O_EXCL or _SYSTEM.match(str(path)) or os.path.isdir(path)):
                 self.doubts.append(f"{path} is written")
         elif event in ("os.listdir", "os.scandir"):
-            code = sys._getframe(1).f_code
+            code = sys._getframe(2).f_code
             if code.co_name == "children" and "metadata" in code.co_filename:
                 self._list(arguments[0], _METADATA)
             elif code is not _names.__code__ and code.co_name != "_fill_cache":  # FileFinder's: see `find`
