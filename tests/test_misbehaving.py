@@ -137,10 +137,10 @@ POLICIES = {
     "is cancelled": "CancelledError, while policy 'odd' worked",
     "closes": "GeneratorExit, while policy 'odd' worked",
 }
-FAST = ["evaluates too many groups", "calls sys.exit", "is cancelled"]
+OFTEN = ["evaluates too many groups", "calls sys.exit", "is cancelled"]
 
 
-@pytest.mark.parametrize("does", mostly_slow(POLICIES, FAST, [does for does in POLICIES if does not in FAST]))
+@pytest.mark.parametrize("does", mostly_slow(POLICIES, OFTEN, [does for does in POLICIES if does not in OFTEN]))
 def test_a_policy_that_fails_is_named_and_the_best_so_far_is_kept(odd: Run, tmp_path: Path, does: str) -> None:
     outcome = odd("policy=odd", f"policy.does={does}", "policy.first=true")
     assert (outcome.code, outcome.out) == (1, "")

@@ -183,7 +183,7 @@ def test_seconds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     monkeypatch.setattr(portfolio, "MULTILEVEL", 10**6)
     monkeypatch.setattr("placekit_search.multilevel.Multilevel.__init__", lambda *_: made.append(1))
-    task = task_of(problem, seconds=1.0)
+    task = task_of(problem, seconds=20.0)
     began = time.perf_counter()
     Portfolio().place(task, np.random.default_rng(0))
     assert not made
