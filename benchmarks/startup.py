@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from checkouts import placekit_of, python_of
 
-RUNS = 7
+RUNS = 5
 HERE = Path(__file__).resolve().parent.parent
 RUN = ["run", "workload=chainmm", "budget.evaluations=100"]
 NUMBA = "python -c 'import numba'"
