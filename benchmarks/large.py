@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def measure(size: int, policy: str, seconds: float) -> dict[str, Any]:
         from placekit_search.multilevel import warm_up_levels
 
         warm_up_levels()
-    ledger.time = SimpleNamespace(perf_counter=time.process_time)  # type: ignore[assignment, attr-defined]
+    mock.patch.object(ledger, "time", SimpleNamespace(perf_counter=time.process_time)).start()
     [program] = load_programs("planted", layers=LAYERS[size])
     graph, cluster = program.graph, program.cluster
     assert cluster is not None
@@ -54,7 +55,8 @@ def measure(size: int, policy: str, seconds: float) -> dict[str, Any]:
     began = time.process_time()
     problem = Problem.of(graph, cluster, Grouping(np.arange(graph.n, dtype=np.int32)))
     session = registry.build("backend", "simulator", {}).open(problem)
-    task = Task(problem, BudgetedEvaluator(problem, session, Ledger(None, seconds), objective="makespan"))
+    evaluator = BudgetedEvaluator(problem, session, Ledger(None, seconds), objective="makespan")
+    task = Task(problem, evaluator)
     chosen = registry.build("policy", policy, {"samples": 1} if policy in ("etf", "heft") else {})
     with contextlib.suppress(BudgetExhausted):
         placement = chosen.place(task, np.random.default_rng(0))
@@ -63,7 +65,7 @@ def measure(size: int, policy: str, seconds: float) -> dict[str, Any]:
     best = task.evaluate.best
     assert best is not None
     optimum_s, curve = float(graph.attributes["optimal_makespan_s"]), list[tuple[float, float]]()
-    for row in task.evaluate.history:  # type: ignore[attr-defined]
+    for row in evaluator.history:
         if not curve or row[4] / optimum_s < curve[-1][1]:
             curve.append((round(row[1], 2), row[4] / optimum_s))
     return {

@@ -5,8 +5,8 @@ import is as it was (watch.py): the modules and shared libraries of the process,
 ones too, and the names in folders that were listed or searched for modules. An import with a doubt is not kept. An importer
 consents by options of class `ImporterOptions`.
 
-Only commands keep imports, and each only the first one that it makes: in other processes, code of the user may have changed
-anything before, such as the default type of torch.
+Only a command keeps an import, and only its first one. In other processes, the user's code may have changed something that the
+import depends on, such as the default type of torch.
 """
 
 from __future__ import annotations
@@ -142,9 +142,12 @@ def _read(path: Path, entry: Entry, options: BaseModel) -> list[Program]:
             )
         return imported
 
+    def imported_again(i: int) -> Program:
+        return again()[i]
+
     for i, (data, (recipe, split)) in enumerate(zip(state["graphs"], about["programs"], strict=True)):
         validate_graph(graph := parse_graph(data.tobytes()))
-        made = None if recipe is None else Deferred(lambda i=i: again()[i], graph, recipe)  # type: ignore[misc]
+        made = None if recipe is None else Deferred(functools.partial(imported_again, i), graph, recipe)
         programs.append(Program(graph, executable=cast("Executable | None", made), split=split))
     announce(f"  graph from the cache of {about['date']} (importer.cache=false imports it again)")
     for text in about["warnings"]:

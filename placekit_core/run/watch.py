@@ -40,7 +40,7 @@ UNSEEN = (
     "tables",
     "tokenizers",
 )
-"""Libraries that open files in compiled code, and of which a user's code may ask it. Others ask first whether a file exists."""
+"""Libraries whose compiled code opens files that a user's code names, without asking Python first whether they exist."""
 _METADATA = "-info"  # ending of the folders of installed distributions
 # these tell of the computer, which is part of a kept import's key; /dev/shm has files like any other folder
 _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm/))/")
@@ -84,7 +84,7 @@ def _names(place: str) -> list[str]:
 
 
 def _present(names: Iterable[str], wanted: Iterable[str]) -> list[str]:
-    """The names that an import has seen: those of modules in `wanted`, distributions if it has `-info`, all if it has `*`."""
+    """The names that matter to an import: modules in `wanted`; also all distributions for `-info`, or all names for `*`."""
     wanted = frozenset(wanted)
     return sorted(
         name

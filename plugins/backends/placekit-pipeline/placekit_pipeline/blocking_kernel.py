@@ -43,7 +43,8 @@ FIELDS = [
     *fields("scratch_ints", "is_next changed is_changed", "n"),
     *fields("scratch_ints", "is_out", "t"),
     *fields("scratch_ints", "touched", "waits"),
-    # of units: whether they have read a tensor, missing inputs from CPUs, lists of those that wait for a call, when they end
+    # of each unit: whether it has read a tensor, how many inputs from CPUs are missing, the first unit that waits for this one,
+    # the next unit in the list that holds this one, and when it ends
     *fields("scratch_ints", "seen missing waiting following", "units"),
     *fields("scratch_ints", "done", "size"),
     *fields("scratch_floats", "end", "units"),
@@ -170,7 +171,7 @@ def _touch(m, wait, depth):
 
 @inner
 def _regroup(m, device, whole):
-    """Move changed operations from their units to those of their devices and depths; set what calls wait for."""
+    """Put changed operations into the units of their new devices and depths, and set what calls wait for."""
     for k in range(0 if whole else at(m.count[CHANGED])):
         v = at(m.changed[k])
         unit = np.int64(m.unit[v])

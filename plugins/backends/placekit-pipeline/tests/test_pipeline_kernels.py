@@ -102,7 +102,7 @@ def layers(rng: Generator, count: int, branches: bool = True) -> Problem:
 
 
 def random_layers(rng: Generator, width: int, depth: int) -> Graph:
-    """Layers of operations, each of which reads one or two outputs of the layer before or of an earlier one."""
+    """Layers of operations. Each operation reads one or two outputs of earlier layers, mostly of the last one."""
     b = GraphBuilder("layers")
     made = [b.source(f"x{i}", int(rng.integers(1, 9))) for i in range(width)]
     for i in range(width * depth):

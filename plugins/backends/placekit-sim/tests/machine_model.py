@@ -307,7 +307,7 @@ class Clock:
 
 
 def clock(problem: Problem, rules: Rules) -> Clock:
-    """Whole ticks: the longest tick of which all durations are whole numbers, if there is one and nothing is rounded."""
+    """Time in ticks: the longest tick in which every duration is a whole number, if no sum of them is rounded."""
     cluster, graph = problem.cluster, problem.graph
     names, links = cluster.device_names, all_channels(cluster)
     routes_from = [routes(cluster, links, name) for name in names]

@@ -28,7 +28,7 @@ def take(owner: Any) -> bool:
         return False
     import fcntl
 
-    folder: str = config.CACHE_DIR  # type: ignore[attr-defined]
+    folder = str(getattr(config, "CACHE_DIR", ""))  # NUMBA_CACHE_DIR
     # another installation, or another folder of compiled code, shares no compiled code with this one
     key = zlib.crc32(os.fsencode(f"{__file__}\0{folder}"))
     name = f"placekit-compiling-{os.getuid()}-{key:08x}"

@@ -145,7 +145,8 @@ def by_size(function: Any, size: int) -> Any:
 
     For a small one, `interpreted`, unless a run with a larger program has left compiled code on disk.
     """
-    if size > SMALL or (isinstance(function, CPUDispatcher) and function._cache.is_stored()):  # type: ignore[attr-defined]
+    stored = getattr(function, "_cache", None)
+    if size > SMALL or (isinstance(stored, KeyedCache) and stored.is_stored()):
         return function
     return np.errstate(over="ignore")(interpreted(function))  # numpy warns in Python if random numbers wrap around
 

@@ -177,7 +177,7 @@ def test_keeps_devices_and_colocation() -> None:
     problem.check(found.placement.batch())
 
 
-def test_seconds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_seconds_for_levels_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the seconds are too few for the levels, one list schedule must do."""
     problem, _ = planted(1050)
     made: list[int] = []
