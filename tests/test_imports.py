@@ -137,7 +137,7 @@ def test_the_second_import_takes_the_kept_graph(slow: SimpleNamespace) -> None:
     assert "network" not in sys.modules
     assert_same(first, second)
     [line] = slow.said
-    assert line == f"  graph from the cache of {time.strftime('%Y-%m-%d')} (importer.cache=false imports it again)"
+    assert line == f"  graph kept since {time.strftime('%Y-%m-%d')} (importer.cache=false imports again)"
     assert [p.name for p in (slow.folder / "cache" / "imports").iterdir()] == [p.name for p in imports.kept()]
 
 
@@ -467,7 +467,7 @@ def run(folder: Path, run_dir: str, *arguments: str) -> tuple[bool, bool]:
     done = command(folder, "run", "+policy=etf", "+importer=mlp", f"run_dir={run_dir}", *arguments)
     _, err = done.communicate()
     assert done.returncode == 0, err
-    return "graph from the cache" in err, err.rstrip().endswith("True")
+    return "graph kept since" in err, err.rstrip().endswith("True")
 
 
 def result(folder: Path) -> dict:
@@ -516,7 +516,7 @@ def test_a_model_of_the_user(tmp_path: Path) -> None:
         _, err = done.communicate()
         assert done.returncode == 0, err
         found = json.loads((tmp_path / name / "result.json").read_text())["programs"][0]["graph_fingerprint"]
-        return "graph from the cache" in err, err.rstrip().endswith("True"), found
+        return "graph kept since" in err, err.rstrip().endswith("True"), found
 
     *first, graph = fingerprint("first")
     assert first == [False, True]

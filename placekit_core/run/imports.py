@@ -149,7 +149,7 @@ def _read(path: Path, entry: Entry, options: BaseModel) -> list[Program]:
         validate_graph(graph := parse_graph(data.tobytes()))
         made = None if recipe is None else Deferred(functools.partial(imported_again, i), graph, recipe)
         programs.append(Program(graph, executable=cast("Executable | None", made), split=split))
-    announce(f"  graph from the cache of {about['date']} (importer.cache=false imports it again)")
+    announce(f"  graph kept since {about['date']} (importer.cache=false imports again)")
     for text in about["warnings"]:
         warnings.warn(text, stacklevel=2)
     return programs

@@ -15,7 +15,7 @@ from numba.core import config
 
 from placekit_core import announce
 
-WAITING = "waiting while another process compiles, once on this computer"
+WAITING = "another placekit process compiles; this one waits, then loads what it compiled"
 """The line of a run that waits."""
 
 _held: tuple[int, Any] | None = None  # the open lock file, and who took the lock

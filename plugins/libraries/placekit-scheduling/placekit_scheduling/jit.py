@@ -112,7 +112,7 @@ def at(number: Any) -> Any:
     return np.int64(np.uint32(number))
 
 
-COMPILING = "compiling, once on this computer: up to a minute, which later runs do not take"
+COMPILING = "compiling for this computer: up to a minute, only in the first runs"
 """The line that a run prints before it compiles for the first time."""
 
 
