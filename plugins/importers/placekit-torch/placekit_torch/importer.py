@@ -113,14 +113,21 @@ class TorchImporter(Importer):
         return [import_given(Step(source, **about), mode=mode, name=name, **kernels)]
 
     def load(self) -> list[Program]:
-        """One program, named after module and factory."""
+        """One program, named after module and factory; or one for each of `batches`."""
+        o: TorchOptions = self.options
+        name = o.module.replace(":", ".")
+        if not o.batches:
+            return [self._program(name, o.arguments)]
+        return [self._program(f"{name}.batch{batch}", {**o.arguments, "batch": batch}) for batch in o.batches]
+
+    def _program(self, name: str, arguments: dict[str, Any]) -> Program:
         o: TorchOptions = self.options
         path = folder_of(o.path)
         factory = find_factory(o.module, path)
-        builder = Made(lambda: factory(**o.arguments), o.module, path)
-        recipe = {"importer": self.name, "options": o.model_dump(mode="json")}
-        name = o.module.replace(":", ".")
-        return [import_program(builder, name=name, mode=o.mode, seed=o.seed, recipe=recipe, kernels=o)]
+        builder = Made(lambda: factory(**arguments), o.module, path)
+        options = {**o.model_dump(mode="json"), "arguments": arguments, "batches": []}
+        recipe = {"importer": self.name, "options": options}
+        return import_program(builder, name=name, mode=o.mode, seed=o.seed, recipe=recipe, kernels=o)
 
 
 def import_module(

@@ -46,6 +46,9 @@ class TorchOptions(Kernels, ImporterOptions):
 
     module: str = Field("", description="`package.module:factory`; the factory returns a `placekit_torch.Step`")
     arguments: dict[str, Any] = Field({}, description="keyword arguments for the factory")
+    batches: list[Annotated[int, Field(ge=1)]] = Field(
+        [], description="a program for each of these values of the factory's argument `batch`"
+    )
     mode: Literal["train", "inference"] = Field(
         "train", description="the whole training step, or the forward pass only"
     )

@@ -50,6 +50,11 @@ class Strategy:
         return sum(replica.batch for replica in self.replicas)
 
     @property
+    def pipelined(self) -> bool:
+        """Whether a copy has several stages."""
+        return any(len(replica.devices) > 1 for replica in self.replicas)
+
+    @property
     def devices(self) -> tuple[int, ...]:
         """The devices that are used, each once."""
         return tuple(dict.fromkeys(d for replica in self.replicas for d in replica.devices))

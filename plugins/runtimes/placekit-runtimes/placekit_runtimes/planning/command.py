@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from placekit_models.shape import shapes
+from placekit_training import command as training
 
 from placekit_core import ConfigError, Registry, units, write_atomically
 from placekit_core.cli.console import wrapped
@@ -22,7 +23,7 @@ from placekit_runtimes.planning.text import show
 
 EXAMPLE = "placekit plan Qwen3-14B 'rtx4090 + 64GB ddr5-5600' weights=q4_k_m"
 MACHINE = "in words and quotes ('rtx4090 + rtx3060 + 64GB ddr5-5600'), a preset or a YAML file; left out: this computer"
-_OPTION = re.compile(r"([a-z_-]+)=(.*)", re.S)
+_OPTION = re.compile(r"([a-z_.-]+)=(.*)", re.S)
 
 
 def main(argv: list[str], registry: Registry) -> int:
@@ -45,6 +46,9 @@ def main(argv: list[str], registry: Registry) -> int:
             "no model is named", f"for example {EXAMPLE}; `placekit plan --help` lists models and options"
         )
     machine = machine_of(words, options)
+    if training.takes(model):
+        with announcing():
+            return training.main(model, machine, options, registry)
     with announcing():
         found = plan(model, machine, registry=registry, **options)
     show_machine(machine, found)

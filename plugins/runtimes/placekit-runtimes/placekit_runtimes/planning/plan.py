@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from placekit_inspect.machine_file import machine_file
+from placekit_inspect.described import described_machine
 from placekit_models.checkpoint.names import named
 from placekit_models.checkpoint.recipes import GGUF
 from placekit_models.checkpoint.sources import find
 from placekit_models.checkpoint.towers import check_room, with_tower
 from pydantic import ValidationError
 
-from placekit_core import Cluster, ClusterError, ConfigError, Registry, installed, load_cluster, parse_yaml
+from placekit_core import Cluster, ConfigError, Registry, installed
 from placekit_core.contracts.errors import explain
 from placekit_runtimes.planning.page import fragment
 from placekit_runtimes.planning.planned import Planned
@@ -82,7 +82,7 @@ def strategies(
     if o.runtime is not None and o.runtime not in runtimes:
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
         raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"{own} is run by {titles}")
-    cluster = _machine(machine, registry)
+    cluster = described_machine(machine, registry)
     found: dict[RuntimeName, Strategies] = {}
     for runtime in [o.runtime] if o.runtime else [r for r in runtimes if r in USUAL]:
         converted = runtime == "llamacpp" and not file.endswith(".gguf")
@@ -123,20 +123,3 @@ def _runtimes(weights: str, file: str, more: str = "") -> list[RuntimeName]:
     if name in IN_GGUF:
         return ["llamacpp", "vllm", "accelerate"]
     return ["llamacpp"] if name in GGUF else ["vllm", "accelerate"]
-
-
-def _machine(machine: str | Path | Cluster, registry: Registry) -> Cluster:
-    if isinstance(machine, Cluster):
-        return machine
-    text = str(machine)
-    if text.endswith((".yaml", ".yml")):
-        return load_cluster(text)
-    presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
-    if text in presets:
-        return load_cluster(presets[text])
-    if text == "auto":
-        found = registry.this_computer()
-        if found is None:
-            raise ClusterError("this computer is not described", "describe the machine: 'rtx4090 + 64GB ddr5-5600'")
-        return found
-    return Cluster.parse(parse_yaml(machine_file(text).encode()), text)

@@ -1,0 +1,22 @@
+"""`placekit plan FILE.py:make MACHINE batch=...`: prints the plan of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placekit_core import Registry
+from placekit_training.plan import plan
+from placekit_training.text import show
+
+
+def takes(model: str) -> bool:
+    """Whether a plan's model is a training step: `FILE.py:make`."""
+    return ".py:" in model
+
+
+def main(model: str, machine: str, options: Mapping[str, str], registry: Registry) -> int:
+    """Print the plan. Raises PlacementError if nothing fits."""
+    found = plan(model, machine, registry=registry, **options)
+    show(found)
+    _ = found.best  # raises if nothing fits
+    return 0

@@ -1,0 +1,121 @@
+"""A training step for any number of rows, cut into the parts that stages can consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from placekit_layers import sequence
+
+from placekit_core import Cluster, Graph, Grouping, Problem
+
+TRACED = (2, 4)
+"""Rows of the two imports between which graphs are interpolated; with one row, dimensions may vanish."""
+_AFFINE = ("flops", "bytes_accessed", "persistent_bytes", "tensor_bytes", "shape_dim")
+_LOSS = "loss"  # the module path that importer `torch` gives to operations outside of the module
+_SAME = ("input_tensor", "input_ptr", "tensor_producer", "tensor_storage", "phase", "kernel", "colocate", "call")
+
+
+def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Graph | None:
+    """The graph for a batch of `rows`, from those for `at[0]` and `at[1]` rows; None if their operations differ.
+
+    Bytes and arithmetic of an operation are affine in the rows of the batch: one part for parameters, one for each row.
+    """
+    labels = ("op_type", "op_class", "dtype", "module")
+    if (
+        low.op_name != high.op_name
+        or any(not np.array_equal(getattr(low, c), getattr(high, c)) for c in _SAME)
+        or any(getattr(low, c).tolist() != getattr(high, c).tolist() for c in labels)
+    ):
+        return None
+    columns = {}
+    for name in _AFFINE:
+        a, b = getattr(low, name), getattr(high, name)
+        value = a + (b.astype(np.float64) - a) * ((rows - at[0]) / (at[1] - at[0]))
+        columns[name] = value if a.dtype == np.float64 else np.rint(value).astype(a.dtype)
+    return low.replace(**columns)
+
+
+class Model:
+    """A training step whose graph is known for any number of rows.
+
+    Args:
+        name: the step in words.
+        load: imports the graphs for batches of these numbers of rows.
+        sizes: the only numbers of rows for which there is a graph (those of a profile); None: all.
+    """
+
+    def __init__(
+        self, name: str, load: Callable[[Sequence[int]], Sequence[Graph]], sizes: tuple[int, ...] | None = None
+    ) -> None:
+        self.name, self.sizes, self._load = name, sizes, load
+        first = sizes[:1] if sizes else TRACED
+        self._graphs = dict(zip(first, load(first), strict=True))
+
+    @property
+    def any_graph(self) -> Graph:
+        """The graph for some number of rows: all have the same operations."""
+        return next(iter(self._graphs.values()))
+
+    def graph(self, rows: int) -> Graph:
+        """The graph of the step for a batch of `rows`."""
+        if rows not in self._graphs:
+            low, high = (self._graphs[r] for r in TRACED) if self.sizes is None else (None, None)
+            found = interpolated(low, high, TRACED, rows) if low and high else None
+            self._graphs[rows] = self._load([rows])[0] if found is None else found
+        return self._graphs[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The b parts of a step, in the order in which they run; stages consist of consecutive parts.
+
+    Attributes:
+        grouping: the operations of each part, with their gradients and updates.
+        begins: [b] the module whose first call begins each part; empty for the first one.
+        layer: [b] whether the part is one of the network's repeated layers.
+    """
+
+    grouping: Grouping
+    begins: tuple[str, ...]
+    layer: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    @classmethod
+    def of(cls, graph: Graph, cluster: Cluster) -> Parts:
+        """The parts of a graph: its blocks (`placekit_layers`), joined where no call of a module marks the cut."""
+        blocks = sequence(Problem.of(graph, cluster))
+        begins = _begins(graph, blocks.of_op, len(blocks))
+        first = np.asarray([i == 0 or bool(m) for i, m in enumerate(begins)], np.bool_)
+        part = np.cumsum(first) - 1
+        grouping = Grouping(part[blocks.of_op].astype(np.int32), tuple(np.asarray(blocks.names)[first].tolist()))
+        layer = np.bincount(part, blocks.layer) > 0
+        return cls(grouping, tuple(m for m, f in zip(begins, first.tolist(), strict=True) if f), layer)
+
+
+def _begins(graph: Graph, block: NDArray[np.int64], count: int) -> list[str]:
+    """For each block, the outermost module that is called once, when the block begins; empty if there is no such module."""
+    order = graph.topological_order
+    order = order[(graph.phase[order] == 0) & graph.kernel[order]]
+    paths, code, call = graph.module.vocabulary, graph.module.codes[order], graph.call[order]
+    named = np.asarray([bool(p) and p.split(".")[0] != _LOSS for p in paths], np.bool_)
+    earliest: dict[str, int] = {}
+    calls: dict[str, set[int]] = {}
+    for path, own, number in {(paths[c], int(b), int(k)) for c, b, k in zip(code, block[order], call, strict=True)}:
+        names = path.split(".")
+        for depth in range(1, len(names) + 1):
+            module = ".".join(names[:depth])
+            earliest[module] = min(earliest.get(module, count), own)
+        calls.setdefault(path, set()).add(number)
+    found = [""] * count
+    for b in range(1, count):
+        inside = np.flatnonzero((block[order] == b) & named[code])
+        if len(inside):
+            names = paths[code[inside[0]]].split(".")
+            outer = (".".join(names[:depth]) for depth in range(1, len(names) + 1))
+            found[b] = next((m for m in outer if earliest[m] == b and len(calls.get(m, ())) == 1), "")
+    return found

@@ -1,0 +1,181 @@
+"""`plan`: a training step on a machine, by all families of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from placekit_inspect.described import described_machine
+from pydantic import Field, ValidationError
+
+from placekit_core import Cluster, ConfigError, Graph, ImporterError, Options, PlacementError, Registry, installed
+from placekit_core.contracts.errors import explain
+from placekit_training.model import Model
+from placekit_training.planner import Planner, Row
+from placekit_training.steps import Outcome, Steps
+
+WORTH = 0.05
+"""A strategy on several devices is recommended if it is faster than one device by more than this share."""
+
+
+class TrainingOptions(Options):
+    """Options of `placekit plan` for training steps."""
+
+    batch: int = Field(
+        ge=1, le=2**20, description="rows of the global batch: all devices together process it in a step"
+    )
+    autocast: Literal["none", "bfloat16", "float16"] = Field(
+        "none", description="run the step inside torch.autocast in this type"
+    )
+    arguments: dict[str, Any] = Field({}, description="further arguments of the function: arguments.layers=12")
+
+
+OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPlan:
+    """What `plan` found.
+
+    Attributes:
+        steps: the model's costs on the machine.
+        batch: rows of a step.
+        target: the function that makes the step, `FILE.py:make`; empty for a profile.
+        options: the options of the plan.
+        rows: the best strategy of each family.
+    """
+
+    steps: Steps
+    batch: int
+    target: str
+    options: TrainingOptions
+    rows: list[Row]
+
+    @property
+    def cluster(self) -> Cluster:
+        """The machine."""
+        return self.steps.cluster
+
+    @cached_property
+    def one(self) -> Outcome | None:
+        """The fastest single device; None if the step does not fit on one."""
+        return next(r.outcome for r in self.rows if r.family == "one")
+
+    @cached_property
+    def best(self) -> Outcome:
+        """The recommended strategy: one device unless several are faster by `WORTH`. Raises PlacementError if nothing fits."""
+        found = [r.outcome for r in self.rows if r.outcome is not None]
+        if not found:
+            raise PlacementError(
+                f"no strategy for {self.steps.model.name} with {self.batch:,} rows fits on {self.cluster.name}",
+                "use a smaller batch, autocast=bfloat16, or a machine with more memory",
+            )
+        fastest = min(found, key=lambda outcome: outcome.step_s)
+        if self.one is not None and self.one.step_s < fastest.step_s * (1 + WORTH):
+            return self.one
+        return fastest
+
+    @property
+    def verdict(self) -> str:
+        """What to do, in one sentence."""
+        from placekit_training.text import described
+
+        best, [row] = self.best, [r for r in self.rows if r.outcome is self.best]
+        what = described(best.strategy, self.cluster) if best.strategy else OPERATIONS_HINT
+        if self.one is None:
+            return f"{row.name}, because no device has enough memory for the whole step: {what}"
+        if best is self.one:
+            return f"{row.name}, as nothing else is faster by more than {WORTH:.0%}: {what}"
+        return f"{row.name}, {self.one.step_s / best.step_s:.2f} times as fast as {self.rows[0].name}: {what}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What the recommended step takes its time for."""
+        best = self.best
+        if best.strategy is None:
+            return []
+        busy = self.steps.busy_s(best.strategy)
+        d = int(busy.argmax())
+        saved = {
+            "links": 1 - self.steps.on(free_links(self.cluster)).outcome(best.strategy).step_s / best.step_s,
+            "launches": 1 - self.steps.on(free_launches(self.cluster)).outcome(best.strategy).step_s / best.step_s,
+        }
+        parts = [f"{what} that take no time would save {max(share, 0.0):.0%}" for what, share in saved.items()]
+        return [
+            f"what binds: {self.cluster.device_names[d]} computes during {busy[d] / best.step_s:.0%} of the step;"
+            f" {', '.join(parts)}"
+        ]
+
+
+def free_links(cluster: Cluster) -> Cluster:
+    """The machine with transfers that take no time."""
+    quick = {"bytes_per_s": 1e30, "latency_s": 0.0}
+    links = [
+        link.model_copy(update={**quick, "reverse": link.reverse and link.reverse.model_copy(update=quick)})
+        for link in cluster.links
+    ]
+    return _with(cluster, links=links)
+
+
+def free_launches(cluster: Cluster) -> Cluster:
+    """The machine with launches of operations that take no time."""
+    kinds = {name: kind.model_copy(update={"launch_overhead_s": 0.0}) for name, kind in cluster.kinds.items()}
+    hosts = [host.model_copy(update={"launch_s": 0.0}) for host in cluster.hosts]
+    return _with(cluster, kinds=kinds, hosts=hosts)
+
+
+def _with(cluster: Cluster, **changes: Any) -> Cluster:
+    """A copy with some fields changed; what a cluster computed from its fields is not copied."""
+    return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, **changes})
+
+
+def plan(
+    model: str, machine: str | Path | Cluster = "auto", *, registry: Registry | None = None, **options: Any
+) -> TrainingPlan:
+    """Plan a training step on a machine.
+
+    Args:
+        model: `FILE.py:make`, a function that takes `batch=` and returns a `placekit_torch.Step`; or a profile of layers, a CSV
+            or JSON file.
+        machine: in words (`rtx4090 + rtx3090`), a preset, a YAML file, or a `Cluster`; `auto`: this computer.
+        registry: the plugins; None: those that are installed.
+        options: those of `TrainingOptions`, such as batch=64.
+
+    Raises PlacekitError with a hint on what to do. If nothing fits, `best` raises.
+    """
+    registry = registry or installed()
+    o = _checked(options)
+    cluster = described_machine(machine, registry)
+    steps = Steps(_model(model, o, registry), cluster)
+    return TrainingPlan(steps, o.batch, model, o, Planner(steps, o.batch).rows())
+
+
+def _checked(options: Mapping[str, Any]) -> TrainingOptions:
+    values = {name: value for name, value in options.items() if not name.startswith("arguments.")}
+    own = {name.partition(".")[2]: value for name, value in options.items() if name.startswith("arguments.")}
+    if "batch" not in values:
+        raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
+    try:
+        return TrainingOptions.model_validate({**values, "arguments": {**values.get("arguments", {}), **own}})
+    except ValidationError as e:
+        raise ConfigError(*explain(e, TrainingOptions, noun="option")) from None
+
+
+def _model(target: str, o: TrainingOptions, registry: Registry) -> Model:
+    """The step of `FILE.py:make` for any number of rows."""
+    file, _, function = target.partition(":")
+    path = Path(file)
+    if not path.is_file():
+        raise ImporterError(f"there is no file {file}", "name a Python file and its function: train.py:make")
+
+    def load(batches: Sequence[int]) -> list[Graph]:
+        section = {
+            "name": "torch", "module": f"{path.stem}:{function}", "path": str(path.parent), "autocast": o.autocast,
+            "arguments": o.arguments, "batches": list(batches), "mode": "train",
+        }  # fmt: skip
+        return [program.graph for program in registry.imported(section)]
+
+    return Model(f"{path.stem}.{function}", load)

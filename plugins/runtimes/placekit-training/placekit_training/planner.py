@@ -1,0 +1,256 @@
+"""The best strategy of each family for one model, machine and batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from placekit_pipeline.chain import ChainPolicy
+
+from placekit_core import Ledger, NotApplicable, NothingFits, Placement, Task, place
+from placekit_core.run.evaluator import BudgetedEvaluator
+from placekit_training.steps import Outcome, Steps
+from placekit_training.strategy import Replica, Strategy
+
+SCHEDULES = ("1f1b", "zero_bubble", "gpipe")
+CHUNKS = 2
+"""Chunks of each device in an interleaved schedule."""
+OPERATIONS = 1000
+"""Evaluations of the search that places single operations."""
+EVALUATIONS = 200
+"""Of one search for the best split; most end with a proof after ten."""
+GAIN = 0.01
+"""What needs more (devices, recomputation, an unusual schedule) must be faster by this share."""
+MOVES = 60
+"""Changes of the shares of unlike devices that are tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of the table: a family, and its best strategy; None if no strategy of it fits."""
+
+    family: str
+    name: str
+    outcome: Outcome | None
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of a number, the largest first."""
+    return [d for d in range(number, 0, -1) if number % d == 0]
+
+
+def faster(outcomes: Iterable[Outcome | None], than: Outcome | None = None) -> Outcome | None:
+    """The fastest that fits; each later one must be faster by `GAIN` than the one before it."""
+    for outcome in outcomes:
+        if outcome is not None and outcome.works and (than is None or outcome.step_s < than.step_s * (1 - GAIN)):
+            than = outcome
+    return than
+
+
+class Planner:
+    """Searches the strategies of a model for one batch on one machine.
+
+    Attributes:
+        steps: the costs of strategies.
+        batch: rows of the global batch.
+        devices: the GPUs, or without any, the CPUs; the fastest first.
+    """
+
+    def __init__(self, steps: Steps, batch: int) -> None:
+        self.steps, self.batch = steps, batch
+        types = [steps.cluster.kinds[kind].type for kind in steps.cluster.device_kind]
+        wanted = "gpu" if "gpu" in types else "cpu"
+        speed = steps.part_s(self.sizes(batch)[-1]).sum(axis=(0, 2))
+        self.devices = sorted((d for d, t in enumerate(types) if t == wanted), key=lambda d: (speed[d], d))
+        self._alone = cache(self._fastest_alone)
+
+    def sizes(self, rows: int) -> list[int]:
+        """Rows of a micro-batch that divide `rows`, the largest first."""
+        known = self.steps.model.sizes
+        return [d for d in divisors(rows) if known is None or d in known]
+
+    def subsets(self) -> list[list[int]]:
+        """Sets of devices to use: those of the fastest kind, of the two fastest kinds, and so on."""
+        kind = self.steps.cluster.device_kind
+        kinds = list(dict.fromkeys(kind[d] for d in self.devices))
+        return [[d for d in self.devices if kind[d] in kinds[: k + 1]] for k in range(len(kinds))]
+
+    def rows(self) -> list[Row]:
+        """The best strategy of each family that the machine has devices for."""
+        one = self.single()
+        name = self.steps.cluster.device_names[one.strategy.devices[0]] if one else "one device"
+        found = [Row("one", f"{name} alone", one)]
+        if len(self.devices) == 1:
+            return found
+        unlike = len(self.subsets()) > 1
+        found.append(Row("copies", "replicas, equal shares", self.copies(by_speed=False)))
+        if unlike:
+            found.append(Row("copies by speed", "replicas, shares by speed", self.copies(by_speed=True)))
+        found.append(Row("equal stages", "equal stages", self.equal_stages()))
+        found.append(Row("stages", "stages", faster([self.stages(), self.interleaved()])))
+        found.append(Row("operations", "single operations", self.operations()))
+        return found
+
+    def operations(self) -> Outcome | None:
+        """Operations placed by the default policy, with the whole batch at once; None if that does not fit."""
+        if self.sizes(self.batch)[0] != self.batch:
+            return None
+        cluster = self.steps.cluster
+        try:
+            result = place(self.steps.model.graph(self.batch), cluster=cluster, budget=OPERATIONS, baselines=[])
+        except NothingFits:
+            return None
+        assert result.value_s is not None and result.measurements is not None
+        return Outcome(None, result.value_s, result.measurements.peak_bytes[0], True)
+
+    # ---- one device, and copies on one device each
+
+    def single(self) -> Outcome | None:
+        """The whole batch on the device that is fastest with it."""
+        return faster(self._alone(d, self.batch, r) for r in (False, True) for d in self.devices)
+
+    def _fastest_alone(self, device: int, rows: int, recompute: bool) -> Outcome | None:
+        """One device with so many rows: the largest micro-batches that fit, or smaller ones if they are faster."""
+        made = (Replica((device,), (), each, rows // each) for each in self.sizes(rows))
+        return faster(self.steps.outcome(Strategy((replica,), recompute=recompute)) for replica in made)
+
+    def copies(self, by_speed: bool) -> Outcome | None:
+        """The whole model on each device, with equal shares of the batch, or with shares by speed."""
+        variants = [(recompute, shard) for recompute in (False, True) for shard in (False, True)]
+        sets = [devices for devices in self.subsets() if len(devices) > 1]
+        return faster(self._copies(devices, by_speed, *v) for v in variants for devices in sets)
+
+    def _copies(self, devices: Sequence[int], by_speed: bool, recompute: bool, shard: bool) -> Outcome | None:
+        rows = self._equal_shares(len(devices))
+        if by_speed:
+            rows = (
+                self._shares(devices, recompute)
+                if len({self.steps.cluster.device_kind[d] for d in devices}) > 1
+                else None
+            )
+        if rows is None:
+            return None
+        alone = [self._alone(d, r, recompute) for d, r in zip(devices, rows, strict=True) if r]
+        if len(alone) < 2 or any(a is None for a in alone):
+            return None
+        replicas = tuple(a.strategy.replicas[0] for a in alone if a is not None)
+        return self.steps.outcome(Strategy(replicas, recompute=recompute, shard_optimizer=shard))
+
+    def _equal_shares(self, count: int) -> list[int] | None:
+        return [self.batch // count] * count if self.batch % count == 0 else None
+
+    def _shares(self, devices: Sequence[int], recompute: bool) -> list[int] | None:
+        """Rows of each device so that all take about equally long: by speed first, then moved from the slowest device."""
+        unit = math.gcd(*self.steps.model.sizes) if self.steps.model.sizes else 1
+        units = self.batch // unit
+        whole = [self._alone(d, self.batch, recompute) or self._alone(d, self.batch, True) for d in devices]
+        if any(o is None for o in whole):
+            return None
+        speed = np.asarray([1 / o.step_s for o in whole if o is not None])
+        exact = units * speed / speed.sum()
+        rows = np.floor(exact).astype(np.int64)
+        rows[np.argsort(rows - exact, kind="stable")[: units - rows.sum()]] += 1
+        best = self._slowest(devices, rows * unit, recompute)
+        for _ in range(MOVES):
+            tries = [rows + move for move in _moves(len(rows)) if (rows + move >= 0).all()]
+            values = [self._slowest(devices, t * unit, recompute) for t in tries]
+            if not tries or min(values) >= best:
+                break
+            best, rows = min(values), tries[int(np.argmin(values))]
+        return (rows * unit).tolist() if math.isfinite(best) else None
+
+    def _slowest(self, devices: Sequence[int], rows: np.ndarray, recompute: bool) -> float:
+        found = [self._alone(d, int(r), recompute) for d, r in zip(devices, rows, strict=True) if r]
+        return max((math.inf if o is None else o.step_s for o in found), default=math.inf)
+
+    # ---- stages
+
+    def equal_stages(self) -> Outcome | None:
+        """As many layers on each device, in the order of the machine."""
+        devices = sorted(self.subsets()[-1])
+        layers = np.flatnonzero(self.steps.parts.layer)
+        if not 2 <= len(devices) <= len(layers):
+            return None
+        first = [int(layers[len(layers) * s // len(devices)]) for s in range(1, len(devices))]
+        begins = tuple(self.steps.parts.begins[i] for i in first)
+        return faster(
+            self.steps.outcome(Strategy((Replica(tuple(devices), begins, rows, self.batch // rows),), recompute=r))
+            for r in (False, True)
+            for rows in self.sizes(self.batch)
+        )
+
+    def stages(self, layouts: Sequence[Sequence[Sequence[int]]] = ((),)) -> Outcome | None:
+        """The best split into stages, in one copy or in each layout of copies."""
+        best: Outcome | None = None
+        for recompute in (False, True):
+            for rows in self.sizes(self.batch):
+                if best is None or self._least_s(rows, recompute) < best.step_s * (1 - GAIN):
+                    for layout in layouts:
+                        best = faster(self._split(rows, recompute, layout), best)
+        return best
+
+    def interleaved(self) -> Outcome | None:
+        """Two chunks on each device, in turns; the layers in proportion to the speed of the devices."""
+        return faster(
+            self._chunks(devices, rows, recompute)
+            for recompute in (False, True)
+            for devices in self.subsets()
+            for rows in self.sizes(self.batch)
+            if len(devices) > 1 and self.batch // rows % len(devices) == 0
+        )
+
+    def _chunks(self, devices: Sequence[int], rows: int, recompute: bool) -> Outcome | None:
+        part_s = self.steps.part_s(rows, recompute)[:, devices, :3].sum(axis=2)
+        total = part_s.sum(axis=0)
+        share = np.tile(1 / total, CHUNKS)
+        until = np.cumsum(share) / share.sum()  # of the work before the end of each chunk
+        begun = np.cumsum((part_s / total).mean(axis=1))  # of the work with each part
+        first = np.searchsorted(begun, until[:-1] * begun[-1] * (1 - 1e-12)) + 1
+        if len(np.unique(first)) < len(first) or first[-1] >= len(part_s):
+            return None  # fewer parts than chunks
+        begins = tuple(self.steps.parts.begins[i] for i in first)
+        replica = Replica(tuple(devices) * CHUNKS, begins, rows, self.batch // rows)
+        return self.steps.outcome(Strategy((replica,), "interleaved", recompute))
+
+    def _least_s(self, rows: int, recompute: bool) -> float:
+        """Seconds that all devices together take for the forward and backward passes, without any waiting."""
+        own = self.steps.part_s(rows, recompute)[:, :, :3].sum(axis=(0, 2))[self.devices]
+        return float(self.batch / rows / (1 / own).sum())
+
+    def _split(self, rows: int, recompute: bool, layout: Sequence[Sequence[int]]) -> Iterator[Outcome]:
+        """The best split under 1F1B, also under other schedules, and with two chunks on each device."""
+        for shard in (False, True)[: 2 if layout else 1]:
+            placement = self._chain(rows, recompute, layout, shard)
+            if placement is None:
+                continue
+            strategy = self.steps.strategy(placement, rows, self.batch // rows, layout, recompute, shard)
+            if len(strategy.devices) < 2:
+                return
+            for schedule in SCHEDULES:
+                yield self.steps.outcome(replace(strategy, schedule=schedule))
+            return
+
+    def _chain(self, rows: int, recompute: bool, layout: Sequence[Sequence[int]], shard: bool) -> Placement | None:
+        count = self.batch // rows
+        if count < len(layout):
+            return None
+        problem = self.steps.problem(rows)
+        session = self.steps.session(rows, "1f1b", count, recompute, tuple(map(tuple, layout)), None, shard)
+        task = Task(problem, BudgetedEvaluator(problem, session, Ledger(EVALUATIONS, None), objective="step"))
+        try:
+            return ChainPolicy().place(task, np.random.default_rng(0))
+        except NotApplicable:  # no split fits the memory
+            return None
+
+
+def _moves(count: int) -> Iterator[np.ndarray]:
+    """One or two rows from a device to another."""
+    for a in range(count):
+        for b in range(count):
+            for many in (1, 2, 4) if a != b else ():
+                move = np.zeros(count, np.int64)
+                move[a], move[b] = -many, many
+                yield move
