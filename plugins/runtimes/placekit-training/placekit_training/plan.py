@@ -84,7 +84,7 @@ class TrainingPlan:
         from placekit_training.text import described
 
         best, [row] = self.best, [r for r in self.rows if r.outcome is self.best]
-        what = described(best.strategy, self.cluster) if best.strategy else OPERATIONS_HINT
+        what = described(best.strategy, self.cluster) if best.strategy.replicas else OPERATIONS_HINT
         if self.one is None:
             return f"{row.name}, because no device has enough memory for the whole step: {what}"
         if best is self.one:
@@ -95,7 +95,7 @@ class TrainingPlan:
     def notes(self) -> list[str]:
         """What the recommended step takes its time for."""
         best = self.best
-        if best.strategy is None:
+        if not best.strategy.replicas:
             return []
         busy = self.steps.busy_s(best.strategy)
         d = int(busy.argmax())

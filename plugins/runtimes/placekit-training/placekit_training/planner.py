@@ -12,7 +12,8 @@ from placekit_pipeline.chain import ChainPolicy
 
 from placekit_core import Ledger, NotApplicable, NothingFits, Placement, Task, place
 from placekit_core.run.evaluator import BudgetedEvaluator
-from placekit_training.steps import Outcome, Steps
+from placekit_training.layouts import Layout, layouts
+from placekit_training.steps import Outcome, Shape, Steps
 from placekit_training.strategy import Replica, Strategy
 
 SCHEDULES = ("1f1b", "zero_bubble", "gpipe")
@@ -90,7 +91,9 @@ class Planner:
         if unlike:
             found.append(Row("copies by speed", "replicas, shares by speed", self.copies(by_speed=True)))
         found.append(Row("equal stages", "equal stages", self.equal_stages()))
-        found.append(Row("stages", "stages", faster([self.stages(), self.interleaved()])))
+        found.append(Row("stages", "stages", self.stages()))
+        if len(self.devices) > 2:
+            found.append(Row("copies of stages", "replicas of stages", self.copies_of_stages()))
         found.append(Row("operations", "single operations", self.operations()))
         return found
 
@@ -103,8 +106,9 @@ class Planner:
             result = place(self.steps.model.graph(self.batch), cluster=cluster, budget=OPERATIONS, baselines=[])
         except NothingFits:
             return None
-        assert result.value_s is not None and result.measurements is not None
-        return Outcome(None, result.value_s, result.measurements.peak_bytes[0], True)
+        assert result.value_s is not None
+        assert result.measurements is not None
+        return Outcome(Strategy(()), result.value_s, result.measurements.peak_bytes[0], True)
 
     # ---- one device, and copies on one device each
 
@@ -182,14 +186,22 @@ class Planner:
             for rows in self.sizes(self.batch)
         )
 
-    def stages(self, layouts: Sequence[Sequence[Sequence[int]]] = ((),)) -> Outcome | None:
-        """The best split into stages, in one copy or in each layout of copies."""
+    def stages(self) -> Outcome | None:
+        """The best split of one copy into stages, under the best schedule."""
+        return faster([self._best_split([()]), self.interleaved()])
+
+    def copies_of_stages(self) -> Outcome | None:
+        """The best split of several copies, of which at least one has several stages."""
+        kind = self.steps.cluster.device_kind
+        return self._best_split([layout for devices in self.subsets() for layout in layouts(devices, kind)])
+
+    def _best_split(self, made: Sequence[Layout]) -> Outcome | None:
         best: Outcome | None = None
         for recompute in (False, True):
             for rows in self.sizes(self.batch):
                 if best is None or self._least_s(rows, recompute) < best.step_s * (1 - GAIN):
-                    for layout in layouts:
-                        best = faster(self._split(rows, recompute, layout), best)
+                    for layout in made:
+                        best = faster(self._splits(Shape(rows, self.batch // rows, recompute, layout)), best)
         return best
 
     def interleaved(self) -> Outcome | None:
@@ -220,30 +232,29 @@ class Planner:
         own = self.steps.part_s(rows, recompute)[:, :, :3].sum(axis=(0, 2))[self.devices]
         return float(self.batch / rows / (1 / own).sum())
 
-    def _split(self, rows: int, recompute: bool, layout: Sequence[Sequence[int]]) -> Iterator[Outcome]:
-        """The best split under 1F1B, also under other schedules, and with two chunks on each device."""
-        for shard in (False, True)[: 2 if layout else 1]:
-            placement = self._chain(rows, recompute, layout, shard)
-            if placement is None:
-                continue
-            strategy = self.steps.strategy(placement, rows, self.batch // rows, layout, recompute, shard)
-            if len(strategy.devices) < 2:
-                return
-            for schedule in SCHEDULES:
-                yield self.steps.outcome(replace(strategy, schedule=schedule))
+    def _splits(self, shape: Shape) -> Iterator[Outcome]:
+        """The best split under 1F1B, with all schedules; with sharded optimiser state where it does not fit without."""
+        placement = self._chain(shape)
+        if placement is None and shape.layout:
+            shape = replace(shape, shard_optimizer=True)
+            placement = self._chain(shape)
+        if placement is None:
             return
+        strategy = self.steps.strategy(placement, shape)
+        if strategy.pipelined:
+            yield from (self.steps.outcome(replace(strategy, schedule=schedule)) for schedule in SCHEDULES)
 
-    def _chain(self, rows: int, recompute: bool, layout: Sequence[Sequence[int]], shard: bool) -> Placement | None:
-        count = self.batch // rows
-        if count < len(layout):
+    def _chain(self, shape: Shape) -> Placement | None:
+        """The best contiguous split under 1F1B; None if no split fits the memory."""
+        if shape.microbatches < len(shape.layout):
             return None
-        problem = self.steps.problem(rows)
-        session = self.steps.session(rows, "1f1b", count, recompute, tuple(map(tuple, layout)), None, shard)
+        problem, session = self.steps.problem(shape.rows), self.steps.session(shape)
         task = Task(problem, BudgetedEvaluator(problem, session, Ledger(EVALUATIONS, None), objective="step"))
         try:
-            return ChainPolicy().place(task, np.random.default_rng(0))
-        except NotApplicable:  # no split fits the memory
+            placement = ChainPolicy().place(task, np.random.default_rng(0))
+        except NotApplicable:
             return None
+        return placement if session.evaluate(placement.batch()).fits[0] else None
 
 
 def _moves(count: int) -> Iterator[np.ndarray]:

@@ -10,8 +10,11 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 from placekit_pipeline.pipeline import Pipeline, PipelineSession
+from placekit_pipeline.rings import all_reduce_s, buckets_of, ready_s
+from placekit_scheduling.jit import interpreted
 
-from placekit_core import Cluster, NotApplicable, Placement, Problem
+from placekit_core import Cluster, Placement, Problem
+from placekit_training.layouts import Layout
 from placekit_training.model import Model, Parts
 from placekit_training.strategy import Replica, Strategy
 
@@ -23,14 +26,14 @@ class Outcome:
     """What a strategy costs.
 
     Attributes:
-        strategy: the strategy; None if operations are placed one by one.
+        strategy: the strategy; without replicas if operations are placed one by one.
         step_s: seconds of a step.
         peak_bytes: [D] memory that each device needs at most.
         fits: whether no device needs more than it has.
         error: why the strategy cannot run; then `step_s` is infinite.
     """
 
-    strategy: Strategy | None
+    strategy: Strategy
     step_s: float
     peak_bytes: Floats
     fits: bool
@@ -40,6 +43,23 @@ class Outcome:
     def works(self) -> bool:
         """Whether the strategy can run."""
         return self.fits and math.isfinite(self.step_s)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is decided of a pipeline before it is cut: micro-batches, and the devices of each copy.
+
+    Attributes:
+        rows, microbatches: rows of each micro-batch, and how many there are in all copies.
+        recompute, shard_optimizer: as in `Strategy`.
+        layout: rows for `backend.replicas`; empty for one copy.
+    """
+
+    rows: int
+    microbatches: int
+    recompute: bool = False
+    layout: Layout = ()
+    shard_optimizer: bool = False
 
 
 class Steps:
@@ -54,22 +74,31 @@ class Steps:
         self.parts = parts or Parts.of(model.any_graph, cluster)
         self.problem, self.session = cache(self._problem), cache(self._session)
 
-    def strategy(
-        self,
-        placement: Placement,
-        rows: int,
-        microbatches: int,
-        layout: Sequence[Sequence[int]],
-        recompute: bool,
-        shard: bool,
-    ) -> Strategy:
-        """The strategy of a placement of the parts."""
+    def strategy(self, placement: Placement, shape: Shape) -> Strategy:
+        """The strategy of a placement of the parts, of which each device has consecutive ones.
+
+        Micro-batches are divided as backend `pipeline` does it: each goes to the copy that would end it first.
+        """
         device = placement.device
         first = np.flatnonzero(np.diff(device, prepend=-1))
-        begins = tuple(self.parts.begins[i] for i in first[1:])
-        devices = tuple(int(device[i]) for i in first)
-        assert not layout
-        return Strategy((Replica(devices, begins, rows, microbatches),), recompute=recompute, shard_optimizer=shard)
+        leaders, begins = device[first].tolist(), [self.parts.begins[i] for i in first[1:]]
+        rows = shape.layout or (tuple(dict.fromkeys(leaders)),)
+        column = {leader: j for j, leader in enumerate(rows[0])}
+        copies = [[row[column[leader]] for leader in leaders] for row in rows]
+        part_s = self.part_s(shape.rows, shape.recompute)[:, :, :3].sum(axis=2)
+        slowest = []
+        for row in rows:
+            own = np.asarray([row[column[leader]] for leader in device.tolist()])
+            slowest.append(np.bincount(own, part_s[np.arange(len(own)), own]).max())
+        count = [0] * len(rows)
+        for _ in range(shape.microbatches):
+            count[int(np.argmin((np.asarray(count) + 1) * np.asarray(slowest)))] += 1
+        replicas = []
+        for devices, microbatches in zip(copies, count, strict=True):
+            keep = [s for s in range(len(devices)) if s == 0 or devices[s] != devices[s - 1]]
+            cuts = tuple(begins[s - 1] for s in keep[1:])
+            replicas.append(Replica(tuple(devices[s] for s in keep), cuts, shape.rows, microbatches))
+        return Strategy(tuple(replicas), "1f1b", shape.recompute, shape.shard_optimizer)
 
     def placement(self, replica: Replica) -> Placement:
         """The placement of the parts in a copy."""
@@ -93,20 +122,19 @@ class Steps:
     def _problem(self, rows: int) -> Problem:
         return Problem.of(self.model.graph(rows), self.cluster, self.parts.grouping)
 
-    def _session(
-        self, rows: int, schedule: str, microbatches: int, recompute: bool,
-        replicas: tuple[tuple[int, ...], ...] = (), shares: tuple[int, ...] | None = None, shard_optimizer: bool = False,
-    ) -> PipelineSession:  # fmt: skip
+    def _session(self, shape: Shape, schedule: str = "1f1b", shares: tuple[int, ...] | None = None) -> PipelineSession:
         backend = Pipeline(
-            schedule=schedule, microbatches=microbatches, checkpointing="block" if recompute else "none", threads=1,
+            schedule=schedule, microbatches=shape.microbatches, checkpointing="block" if shape.recompute else "none",
+            replicas=[list(row) for row in shape.layout], shares=shares and list(shares),
+            shard_optimizer=shape.shard_optimizer, threads=1,
         )  # fmt: skip
-        session = backend.open(self.problem(rows))
+        session = backend.open(self.problem(shape.rows))
         assert isinstance(session, PipelineSession)
         return session
 
     def part_s(self, rows: int, recompute: bool = False) -> Floats:
         """[b, D, 4] seconds of each part on each device: forward, backward, gradients of weights, update."""
-        return self.session(rows, "1f1b", 1, recompute).stages.group_s()
+        return self.session(Shape(rows, 1, recompute)).stages.group_s()
 
     def outcome(self, strategy: Strategy) -> Outcome:
         """What a strategy costs."""
@@ -130,7 +158,7 @@ class Steps:
         gradient_bytes = 0.0
         for replica in strategy.replicas:
             [d] = replica.devices
-            session = self.session(replica.rows, "1f1b", replica.microbatches, strategy.recompute)
+            session = self.session(Shape(replica.rows, replica.microbatches, strategy.recompute))
             peak[d] = session.evaluate(self._all_on(replica.rows, d).batch()).peak_bytes[0, d]
             stores = session.stages.stores
             gradient_bytes = float(stores.bytes_[stores.once].sum())
@@ -142,24 +170,37 @@ class Steps:
             if strategy.shard_optimizer:
                 update[-1] /= count
                 peak[d] -= self.state_bytes * (1 - 1 / count)
-        averaged = max(end)
-        if count > 1:
-            devices = [replica.devices[0] for replica in strategy.replicas]
-            averaged = averaged_at(self.cluster.routes, devices, gradient_bytes, max(begin), max(end))
+        devices = [replica.devices[0] for replica in strategy.replicas]
+        averaged = self._averaged_at(devices, gradient_bytes, begin, end)
+        gathered = 0.0
+        if strategy.shard_optimizer:  # each device sends the parameters that it has updated: half a ring
+            gathered = all_reduce_s(self.cluster, devices, gradient_bytes) / 2
         fits = bool((peak <= self.cluster.memory_bytes).all())
-        return Outcome(strategy, averaged + max(update), peak, fits)
+        return Outcome(strategy, averaged + max(update) + gathered, peak, fits)
+
+    def _averaged_at(
+        self, devices: Sequence[int], bytes_: float, begin: Sequence[float], end: Sequence[float]
+    ) -> float:
+        """When the gradients are averaged of backward passes that run from `begin` to `end`: in buckets, as in DDP."""
+        if len(devices) == 1:
+            return end[0]
+        buckets = interpreted(buckets_of)(bytes_, True)
+        each = all_reduce_s(self.cluster, devices, bytes_ / buckets)
+        now = 0.0
+        for bucket in range(buckets):
+            ready = max(interpreted(ready_s)(a, b, bucket, buckets) for a, b in zip(begin, end, strict=True))
+            now = max(now, ready) + each
+        return now
 
     def _pipelined(self, strategy: Strategy) -> Outcome:
         """Copies that are divided into stages; their micro-batches have equally many rows."""
-        leader = max(strategy.replicas, key=lambda replica: len(replica.devices))
-        rows = [self._columns(leader, replica) for replica in strategy.replicas]
-        several = len(strategy.replicas) > 1
-        session = self.session(
-            leader.rows, strategy.schedule, sum(r.microbatches for r in strategy.replicas), strategy.recompute,
-            tuple(sorted(rows, key=lambda row: row != leader.devices)) if several else (),
-            tuple(r.microbatches for r in sorted(strategy.replicas, key=lambda r: r is not leader)) if several else None,
-            strategy.shard_optimizer,
-        )  # fmt: skip
+        replicas = sorted(strategy.replicas, key=lambda replica: -len(replica.devices))
+        leader, several = replicas[0], len(replicas) > 1
+        layout = tuple(self._columns(leader, replica) for replica in replicas) if several else ()
+        count = sum(replica.microbatches for replica in replicas)
+        shape = Shape(leader.rows, count, strategy.recompute, layout, strategy.shard_optimizer)
+        shares = tuple(replica.microbatches for replica in replicas) if several else None
+        session = self.session(shape, strategy.schedule, shares)
         found = session.evaluate(self.placement(leader).batch())
         error = found.error[0] or ""
         value_s = math.inf if error else float(found.value_s[0])
@@ -172,18 +213,3 @@ class Steps:
         own = [self.parts.begins.index(begin) for begin in replica.begins]
         starts = [0, *(self.parts.begins.index(begin) for begin in leader.begins)]
         return tuple(replica.devices[sum(cut <= start for cut in own)] for start in starts)
-
-
-BUCKET = 25 * 2**20
-
-
-def averaged_at(routes, devices, bytes_, begin_s, end_s):
-    n = len(devices)
-    lat = max(routes.latency_s[a, b] for a, b in zip(devices, devices[1:] + devices[:1]))
-    rate = max(routes.s_per_byte[a, b] for a, b in zip(devices, devices[1:] + devices[:1]))
-    buckets = max(1, math.ceil(bytes_ / BUCKET))
-    each = 2 * (n - 1) * (lat + bytes_ / buckets / n * rate)
-    now = 0.0
-    for j in range(buckets):
-        now = max(now, begin_s + (end_s - begin_s) * (j + 1) / buckets) + each
-    return now
