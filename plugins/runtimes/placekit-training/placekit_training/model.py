@@ -14,6 +14,7 @@ from placekit_core import Cluster, Graph, Grouping, Problem
 TRACED = (2, 4)
 """Rows of the two imports between which graphs are interpolated; with one row, dimensions may vanish."""
 _AFFINE = ("flops", "bytes_accessed", "persistent_bytes", "tensor_bytes", "shape_dim")
+_SIGNATURE = "signature"  # of measured costs; it has the shapes of a batch
 _LOSS = "loss"  # the module path that importer `torch` gives to operations outside of the module
 _SAME = ("input_tensor", "input_ptr", "tensor_producer", "tensor_storage", "phase", "kernel", "colocate", "call")
 
@@ -35,7 +36,8 @@ def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Gra
         a, b = getattr(low, name), getattr(high, name)
         value = a + (b.astype(np.float64) - a) * ((rows - at[0]) / (at[1] - at[0]))
         columns[name] = value if a.dtype == np.float64 else np.rint(value).astype(a.dtype)
-    return low.replace(**columns)
+    extra = {name: column for name, column in low.columns.items() if name != _SIGNATURE}
+    return low.replace(**columns, columns=extra)
 
 
 class Model:

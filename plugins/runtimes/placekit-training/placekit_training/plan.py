@@ -11,7 +11,17 @@ from typing import Any, Literal
 from placekit_inspect.described import described_machine
 from pydantic import Field, ValidationError
 
-from placekit_core import Cluster, ConfigError, Graph, ImporterError, Options, PlacementError, Registry, installed
+from placekit_core import (
+    Cluster,
+    ConfigError,
+    Graph,
+    ImporterError,
+    Options,
+    PlacementError,
+    Registry,
+    installed,
+    parse_yaml,
+)
 from placekit_core.contracts.errors import explain
 from placekit_training.model import Model
 from placekit_training.planner import Planner, Row
@@ -155,7 +165,11 @@ def plan(
 
 def _checked(options: Mapping[str, Any]) -> TrainingOptions:
     values = {name: value for name, value in options.items() if not name.startswith("arguments.")}
-    own = {name.partition(".")[2]: value for name, value in options.items() if name.startswith("arguments.")}
+    own = {
+        name.partition(".")[2]: parse_yaml(value.encode()) if isinstance(value, str) else value
+        for name, value in options.items()
+        if name.startswith("arguments.")
+    }
     if "batch" not in values:
         raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
     try:
@@ -176,6 +190,7 @@ def _model(target: str, o: TrainingOptions, registry: Registry) -> Model:
             "name": "torch", "module": f"{path.stem}:{function}", "path": str(path.parent), "autocast": o.autocast,
             "arguments": o.arguments, "batches": list(batches), "mode": "train",
         }  # fmt: skip
-        return [program.graph for program in registry.imported(section)]
+        return [program.graph.replace(name=name) for program in registry.imported(section)]
 
-    return Model(f"{path.stem}.{function}", load)
+    name = f"{path.stem}.{function}"
+    return Model(name, load)

@@ -69,9 +69,10 @@ class Planner:
         self._alone = cache(self._fastest_alone)
 
     def sizes(self, rows: int) -> list[int]:
-        """Rows of a micro-batch that divide `rows`, the largest first."""
-        known = self.steps.model.sizes
-        return [d for d in divisors(rows) if known is None or d in known]
+        """Rows of a micro-batch that divide `rows`, the largest first; not those whose inputs alone are too large."""
+        known, room = self.steps.model.sizes, float(self.steps.cluster.memory_bytes.sum())
+        made = [d for d in divisors(rows) if known is None or d in known]
+        return [d for d in made if self.steps.model.graph(d).persistent_bytes.sum() <= room]
 
     def subsets(self) -> list[list[int]]:
         """Sets of devices to use: those of the fastest kind, of the two fastest kinds, and so on."""
@@ -147,28 +148,32 @@ class Planner:
         return [self.batch // count] * count if self.batch % count == 0 else None
 
     def _shares(self, devices: Sequence[int], recompute: bool) -> list[int] | None:
-        """Rows of each device so that all take about equally long: by speed first, then moved from the slowest device."""
+        """Rows of each device: by speed first, then moved between devices as long as the step becomes shorter."""
         unit = math.gcd(*self.steps.model.sizes) if self.steps.model.sizes else 1
         units = self.batch // unit
         whole = [self._alone(d, self.batch, recompute) or self._alone(d, self.batch, True) for d in devices]
-        if any(o is None for o in whole):
+        speed = np.asarray([0.0 if o is None else 1 / o.step_s for o in whole])
+        if not speed.any():
             return None
-        speed = np.asarray([1 / o.step_s for o in whole if o is not None])
         exact = units * speed / speed.sum()
         rows = np.floor(exact).astype(np.int64)
         rows[np.argsort(rows - exact, kind="stable")[: units - rows.sum()]] += 1
-        best = self._slowest(devices, rows * unit, recompute)
+        best = self._step_s(devices, rows * unit, recompute)
         for _ in range(MOVES):
             tries = [rows + move for move in _moves(len(rows)) if (rows + move >= 0).all()]
-            values = [self._slowest(devices, t * unit, recompute) for t in tries]
+            values = [self._step_s(devices, t * unit, recompute) for t in tries]
             if not tries or min(values) >= best:
                 break
             best, rows = min(values), tries[int(np.argmin(values))]
         return (rows * unit).tolist() if math.isfinite(best) else None
 
-    def _slowest(self, devices: Sequence[int], rows: np.ndarray, recompute: bool) -> float:
-        found = [self._alone(d, int(r), recompute) for d, r in zip(devices, rows, strict=True) if r]
-        return max((math.inf if o is None else o.step_s for o in found), default=math.inf)
+    def _step_s(self, devices: Sequence[int], rows: np.ndarray, recompute: bool) -> float:
+        """Seconds of a step with these rows on each device; infinite if they do not fit."""
+        alone = [self._alone(d, int(r), recompute) for d, r in zip(devices, rows, strict=True) if r]
+        if any(o is None for o in alone):
+            return math.inf
+        replicas = tuple(o.strategy.replicas[0] for o in alone if o is not None)
+        return self.steps.outcome(Strategy(replicas, recompute=recompute)).step_s
 
     # ---- stages
 

@@ -77,7 +77,8 @@ class Steps:
     def strategy(self, placement: Placement, shape: Shape) -> Strategy:
         """The strategy of a placement of the parts, of which each device has consecutive ones.
 
-        Micro-batches are divided as backend `pipeline` does it: each goes to the copy that would end it first.
+        Micro-batches are divided as backend `pipeline` does it: one for each copy, each next one to the copy that would end it
+        first.
         """
         device = placement.device
         first = np.flatnonzero(np.diff(device, prepend=-1))
@@ -90,8 +91,8 @@ class Steps:
         for row in rows:
             own = np.asarray([row[column[leader]] for leader in device.tolist()])
             slowest.append(np.bincount(own, part_s[np.arange(len(own)), own]).max())
-        count = [0] * len(rows)
-        for _ in range(shape.microbatches):
+        count = [1] * len(rows)
+        for _ in range(shape.microbatches - len(rows)):
             count[int(np.argmin((np.asarray(count) + 1) * np.asarray(slowest)))] += 1
         replicas = []
         for devices, microbatches in zip(copies, count, strict=True):
@@ -114,6 +115,12 @@ class Steps:
         """Bytes of the optimiser's state."""
         graph = self.model.any_graph
         return float(graph.persistent_bytes[graph.op_type.is_value("state")].sum())
+
+    @cached_property
+    def gradient_bytes(self) -> float:
+        """Bytes of the gradients of all parameters."""
+        stores = self.session(Shape(self.model.sizes[0] if self.model.sizes else 1, 1)).stages.stores
+        return float(stores.bytes_[stores.once].sum())
 
     def on(self, cluster: Cluster) -> Steps:
         """The same model on another machine with the same devices."""
@@ -155,13 +162,10 @@ class Steps:
         """Copies that each run their rows on one device, alone or averaging gradients in buckets as DDP does."""
         size, count = self.cluster.size, len(strategy.replicas)
         peak, begin, end, update = np.zeros(size), list[float](), list[float](), list[float]()
-        gradient_bytes = 0.0
         for replica in strategy.replicas:
             [d] = replica.devices
             session = self.session(Shape(replica.rows, replica.microbatches, strategy.recompute))
             peak[d] = session.evaluate(self._all_on(replica.rows, d).batch()).peak_bytes[0, d]
-            stores = session.stages.stores
-            gradient_bytes = float(stores.bytes_[stores.once].sum())
             part = self.part_s(replica.rows, strategy.recompute)[:, d].sum(axis=0)
             backward = float(part[1] + part[2])
             end.append(replica.microbatches * (float(part[0]) + backward))
@@ -171,10 +175,10 @@ class Steps:
                 update[-1] /= count
                 peak[d] -= self.state_bytes * (1 - 1 / count)
         devices = [replica.devices[0] for replica in strategy.replicas]
-        averaged = self._averaged_at(devices, gradient_bytes, begin, end)
+        averaged = self._averaged_at(devices, self.gradient_bytes, begin, end)
         gathered = 0.0
         if strategy.shard_optimizer:  # each device sends the parameters that it has updated: half a ring
-            gathered = all_reduce_s(self.cluster, devices, gradient_bytes) / 2
+            gathered = all_reduce_s(self.cluster, devices, self.gradient_bytes) / 2
         fits = bool((peak <= self.cluster.memory_bytes).all())
         return Outcome(strategy, averaged + max(update) + gathered, peak, fits)
 

@@ -1,0 +1,236 @@
+"""`placekit plan FILE.py:make`: graphs of any batch, what strategies cost, the search, and the command."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from placekit_inspect.described import described_machine
+from placekit_pipeline.replicas import BUCKET
+from placekit_pipeline.rings import all_reduce_s
+from placekit_training.layouts import layouts
+from placekit_training.model import Model, Parts, interpolated
+from placekit_training.plan import plan
+from placekit_training.planner import SCHEDULES, Planner, divisors
+from placekit_training.steps import Outcome, Steps
+from placekit_training.strategy import Replica, Strategy
+
+from placekit_core import Cluster, ConfigError, Graph, ImporterError, PlacekitError, PlacementError, installed
+
+Run = Callable[..., Any]
+
+STEP = """
+import torch
+from placekit_torch import Step
+
+class Layer(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = torch.nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + torch.tanh(torch.relu(torch.sigmoid(self.inner(x))))
+
+class Net(torch.nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        self.embed = torch.nn.Linear(64, width)
+        self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
+        self.head = torch.nn.Linear(width, 8)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+def make(batch=8, width=2048, layers=6):
+    x, y = torch.randn(batch, 512, 64), torch.randn(batch, 512, 8)
+    return Step(Net(width, layers), x, torch.nn.functional.mse_loss, y, torch.optim.Adam)
+"""
+FAST = "fast(8GB 900GB/s 80TFLOPS)"
+SLOW = "slow(8GB 450GB/s 40TFLOPS)"
+BATCH = 12
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The file and function of a step with six layers."""
+    file = tmp_path_factory.mktemp("step") / "net.py"
+    file.write_text(STEP)
+    return f"{file}:make"
+
+
+@pytest.fixture(scope="module")
+def model(target: str) -> Model:
+    return plan(target, f"{FAST} + {SLOW}", batch=1).steps.model
+
+
+def machine(words: str) -> Cluster:
+    return described_machine(words, installed())
+
+
+def imported(target: str, rows: int) -> Graph:
+    file, _, function = target.partition(":")
+    section = {
+        "name": "torch", "module": f"{Path(file).stem}:{function}", "path": str(Path(file).parent), "batches": [rows],
+    }  # fmt: skip
+    return installed().imported(section)[0].graph
+
+
+def test_a_graph_between_two_batches_is_the_one_that_an_import_gives(model: Model, target: str) -> None:
+    found, wanted = model.graph(7), imported(target, 7)
+    assert {
+        k for k in set(found.all_columns()) - {"signature"} if not np.array_equal(_values(found, k), _values(wanted, k))
+    } == set()
+
+
+def _values(graph: Graph, column: str) -> Any:
+    found = graph.all_columns()[column]
+    return found if isinstance(found, np.ndarray) else found.tolist()
+
+
+def test_graphs_with_other_operations_are_not_interpolated(model: Model, target: str) -> None:
+    low, high = model.graph(2), model.graph(4)
+    assert interpolated(low, high.replace(op_name=tuple(f"{n}'" for n in high.op_name)), (2, 4), 3) is None
+
+
+def test_parts_begin_with_calls_of_modules(model: Model) -> None:
+    parts = Parts.of(model.any_graph, machine(FAST))
+    assert parts.begins == ("", *(f"layers.{i}" for i in range(6)), "head")
+    assert parts.layer.tolist() == [False, *[True] * 6, False]
+
+
+def test_one_device_computes_its_micro_batches_one_after_the_other(model: Model) -> None:
+    steps = Steps(model, machine(FAST))
+    part = steps.part_s(3)[:, 0].sum(axis=0)
+    found = steps.outcome(Strategy((Replica((0,), (), 3, 4),)))
+    assert found.step_s == pytest.approx(4 * part[:3].sum() + part[3])
+    assert found.fits
+
+
+def test_copies_wait_for_the_slowest_and_for_the_last_bucket(model: Model) -> None:
+    steps = Steps(model, machine(f"2 {FAST}"))
+    one = steps.outcome(Strategy((Replica((0,), (), 6, 1),)))
+    two = steps.outcome(Strategy((Replica((0,), (), 6, 1), Replica((1,), (), 6, 1))))
+    bucket_s = all_reduce_s(steps.cluster, [0, 1], steps.gradient_bytes / math.ceil(steps.gradient_bytes / BUCKET))
+    assert one.step_s + bucket_s <= two.step_s * (1 + 1e-12)
+    assert np.allclose(two.peak_bytes[:2], one.peak_bytes[0])
+
+
+def test_a_sharded_optimiser_keeps_part_of_the_state(model: Model) -> None:
+    steps = Steps(model, machine(f"2 {FAST}"))
+    copies = tuple(Replica((d,), (), 6, 1) for d in range(2))
+    plain, sharded = (steps.outcome(Strategy(copies, shard_optimizer=on)) for on in (False, True))
+    assert plain.peak_bytes[0] - sharded.peak_bytes[0] == pytest.approx(steps.state_bytes / 2)
+
+
+def test_recomputation_needs_less_memory_and_more_seconds(model: Model) -> None:
+    steps = Steps(model, machine(FAST))
+    plain, again = (steps.outcome(Strategy((Replica((0,), (), 12, 1),), recompute=on)) for on in (False, True))
+    assert again.step_s > plain.step_s
+    assert again.peak_bytes[0] < plain.peak_bytes[0]
+
+
+def test_shares_go_by_speed(model: Model) -> None:
+    """A device with half of all rates gets about half of the rows."""
+    found = Planner(Steps(model, machine(f"{FAST} + {SLOW}")), 30).copies(by_speed=True)
+    assert found is not None
+    assert [replica.batch for replica in found.strategy.replicas] in ([20, 10], [19, 11], [21, 9])
+
+
+def every_pipeline(steps: Steps, batch: int) -> list[Outcome]:
+    """All splits into two consecutive stages, in both orders, of all micro-batches and schedules."""
+    begins = steps.parts.begins[1:]
+    made = itertools.product(((0, 1), (1, 0)), begins, divisors(batch), SCHEDULES)
+    return [
+        steps.outcome(Strategy((Replica(devices, (begin,), rows, batch // rows),), schedule))
+        for devices, begin, rows, schedule in made
+    ]
+
+
+def test_no_split_into_two_stages_is_faster(model: Model) -> None:
+    steps = Steps(model, machine(f"{FAST} + {SLOW}"))
+    best = min(o.step_s for o in every_pipeline(steps, BATCH) if o.works)
+    found = Planner(steps, BATCH).stages()
+    assert found is not None
+    assert found.step_s <= best * 1.02  # a later schedule must be faster by 1%
+
+
+def test_shares_of_copies_are_the_best(model: Model) -> None:
+    steps = Steps(model, machine(f"{FAST} + {SLOW}"))
+    every = [
+        steps.outcome(Strategy((Replica((0,), (), a, 1), Replica((1,), (), BATCH - a, 1)))) for a in range(1, BATCH)
+    ]
+    found = Planner(steps, BATCH).copies(by_speed=True)
+    assert found is not None
+    assert found.step_s <= min(o.step_s for o in every if o.works) * 1.02
+
+
+@pytest.mark.parametrize(
+    ("kinds", "wanted"),
+    [
+        ("aa", []),
+        ("aaa", [((0, 1), (2, 2))]),
+        ("aab", [((0, 1), (2, 2)), ((0, 2), (1, 1))]),
+        ("aaaaaaaa", [((0, 1), (2, 3), (4, 5), (6, 7)), ((0, 1, 2), (3, 4, 5)), ((0, 1, 2, 3), (4, 5, 6, 7))]),
+    ],
+)
+def test_layouts_differ_in_kinds(kinds: str, wanted: list[Any]) -> None:
+    assert layouts(range(len(kinds)), kinds) == wanted
+
+
+def test_rows_of_the_table_and_the_verdict(target: str) -> None:
+    found = plan(target, f"2 {FAST} + {SLOW}", batch=BATCH)
+    families = [row.family for row in found.rows]
+    assert families == ["one", "copies", "copies by speed", "equal stages", "stages", "copies of stages", "operations"]
+    assert all(row.outcome is None or row.outcome.strategy.batch in (0, BATCH) for row in found.rows)
+    works = [row.outcome for row in found.rows if row.outcome is not None]
+    assert found.best.step_s == min(o.step_s for o in works)
+    assert "times as fast as fast:0 alone" in found.verdict
+    assert found.notes[0].startswith("what binds: ")
+
+
+def test_one_device_is_recommended_where_others_hardly_help(target: str) -> None:
+    found = plan(target, f"{FAST} + snail(8GB 1GB/s 0.01TFLOPS)", batch=BATCH)
+    assert found.best is found.one
+    assert "nothing else is faster by more than 5%" in found.verdict
+
+
+def test_a_step_that_fits_nowhere_is_an_error(target: str) -> None:
+    found = plan(target, "2 tiny(1.25GB 900GB/s 80TFLOPS)", batch=4096)
+    with pytest.raises(PlacementError, match=r"no strategy for net\.make with 4,096 rows fits"):
+        _ = found.best
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, ConfigError, "the batch is not given"),
+        ({"batch": 0}, ConfigError, "batch"),
+        ({"batch": 4, "foo": 1}, ConfigError, "no option named 'foo'"),
+        ({"batch": 4, "arguments.depth": 1}, ImporterError, "depth"),
+    ],
+)
+def test_options_that_do_not_work(
+    target: str, options: dict[str, Any], error: type[PlacekitError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plan(target, FAST, **options)
+
+
+def test_files_that_are_not_there() -> None:
+    with pytest.raises(ImporterError, match=r"there is no file nothing\.py"):
+        plan("nothing.py:make", FAST, batch=4)
+
+
+def test_the_command(target: str, placekit: Run) -> None:
+    done = placekit("plan", target, f"{FAST} + {SLOW}", f"batch={BATCH}", "arguments.layers=4")
+    assert done.code == 0, done.err
+    assert "replicas, shares by speed" in done.out
+    assert "recommended: " in done.out
