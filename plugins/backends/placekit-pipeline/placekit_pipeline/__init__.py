@@ -38,6 +38,21 @@ class PipelineOptions(LoadOptions):
         default="none",
         description="`block`: a layer keeps only its inputs, and its backward pass repeats its forward pass",
     )
+    replicas: list[list[int | str]] = Field(
+        default=[],
+        description="rows of devices: row r runs on its j-th device what the placement puts on the first row's j-th device;"
+        " [[0,1],[2,3]] is two pipelines of two stages",
+    )
+    shares: list[int] | None = Field(
+        default=None, description="micro-batches of each row of `replicas`; null: divided by the speed of the rows"
+    )
+    overlap: bool = Field(
+        default=True,
+        description="average gradients of replicas in buckets while the last backward tasks run; false: after them",
+    )
+    shard_optimizer: bool = Field(
+        default=False, description="each replica keeps and updates only its part of the optimiser's state (ZeRO-1)"
+    )
 
 
 class ChainOptions(Options):

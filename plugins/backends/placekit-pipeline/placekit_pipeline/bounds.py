@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 from placekit_scheduling import ROUNDING
 from placekit_scheduling.bounds.makespan import group_bound, work_bound
 from placekit_scheduling.bounds.relaxation import Relaxation
+from placekit_scheduling.bounds.work import best_prices
 
 from placekit_core import Cluster, CostTable, Problem, launches_of
 
@@ -21,6 +24,20 @@ def load_bound(problem: Problem) -> float:
     if not serial.g:
         return 0.0
     return max(work_bound(Relaxation.of(serial)), group_bound(serial)) * (1 - ROUNDING)
+
+
+def divided_load_bound(problem: Problem, devices: Sequence[int]) -> float:
+    """Like `load_bound` if several of `devices` may divide the micro-batches of a group, and no others run anything.
+
+    The proof of `work_bound` holds for fractions of groups, without the limits of memory.
+    """
+    possible = problem.allowed[:, list(devices)]
+    group_s = np.where(possible, problem.group_s[:, list(devices)], np.inf)[possible.any(axis=1)]
+    if not len(group_s):
+        return 0.0
+    seconds, count = np.unique(group_s, axis=1, return_counts=True)  # alike devices
+    none, room = np.zeros(len(seconds)), np.ones(len(count))
+    return best_prices(seconds, count.astype(np.float64), none, room).bound_s * (1 - ROUNDING)
 
 
 def weights_only(problem: Problem) -> Problem:

@@ -71,7 +71,7 @@ class ChainPolicy(Policy):
 
             completions, with_spare, explore = loops(table)
         best = completions(table)
-        size = task.problem.cluster.size
+        size = int(table.size[-1])
         ways: list[tuple[float, int, NDArray[np.float64]]] = []
         for stages in range(size, 0, -1):
             if stages < size:

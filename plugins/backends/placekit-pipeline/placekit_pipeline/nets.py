@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import PHASES, Problem
+from placekit_core import PHASES, Cluster, Problem
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -121,6 +121,13 @@ def _merged(problem: Problem, row: NDArray[np.integer], together: bool) -> Nets:
         count=np.asarray(count, np.int64),
         hop_s=np.asarray(hops, np.float64),
     )
+
+
+def held_channels(cluster: Cluster) -> list[Ints]:
+    """The channels that each route occupies: those that carry one transfer at a time; nothing waits for wider ones."""
+    routes, capacity = cluster.routes, cluster.routes.capacity
+    rows = [routes.channel[routes.ptr[r] : routes.ptr[r + 1]] for r in range(cluster.size**2)]
+    return [np.asarray(row[capacity[row] == 1], np.int64) for row in rows]
 
 
 def pointer(rows: Sequence[Sequence[int] | Ints]) -> Ints:

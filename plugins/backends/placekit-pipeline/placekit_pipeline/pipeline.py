@@ -16,12 +16,13 @@ from pydantic import BaseModel
 
 from placekit_core import Backend, BackendError, Executable, Placement, Problem, Schedule, Session
 from placekit_pipeline import PipelineOptions
-from placekit_pipeline.bounds import load_bound, with_seconds
+from placekit_pipeline.bounds import divided_load_bound, load_bound, with_seconds
 from placekit_pipeline.cycles import cycle
 from placekit_pipeline.loads import pipeline_loads
-from placekit_pipeline.nets import AGAIN, AHEAD, BACKWARD, grid, nets_of, on_grid, pointer
+from placekit_pipeline.nets import AGAIN, AHEAD, BACKWARD, grid, held_channels, nets_of, on_grid, pointer
 from placekit_pipeline.pipeline_sums import FIELDS, PAIRS
 from placekit_pipeline.recording import Run, schedule_of
+from placekit_pipeline.replicas import BUCKET, REPLICAS, Replicas
 from placekit_pipeline.session import KernelSession
 from placekit_pipeline.stages import Stages, forward_order
 
@@ -59,6 +60,7 @@ class PipelineSession(KernelSession):
     def __init__(self, problem: Problem, options: PipelineOptions) -> None:
         super().__init__(problem, options.threads)
         self.options = options
+        self.replicas = Replicas.of(self.problem.cluster, options.replicas, options.shares, options.microbatches)
         if options.objective == "step":
             self.repeats = options.microbatches
         graph = self.problem.graph
@@ -69,6 +71,11 @@ class PipelineSession(KernelSession):
             self.problem, chosen != "inference", options.checkpointing == "block" and trains, chosen == "zero_bubble"
         )
         self.chunks = MAX_CHUNKS if chosen == "interleaved" else 1
+        if self.chunks > 1 and len(self.replicas) > 1:
+            raise BackendError(
+                f"schedule 'interleaved' runs one row of {REPLICAS}, not {len(self.replicas)}",
+                "use backend.schedule=1f1b or zero_bubble",
+            )
         self._check_size()
 
     def load(self) -> tuple[Any, Sequence[Field]]:
@@ -88,6 +95,11 @@ class PipelineSession(KernelSession):
     def build(self) -> Kernel:
         return self._kernel(record=False)
 
+    @cached_property
+    def shards(self) -> bool:
+        """Whether each member of a ring keeps and updates only its part of the optimiser's state."""
+        return self.options.shard_optimizer and len(self.replicas) > 1 and self.schedule_name != "inference"
+
     def _kernel(self, record: bool) -> Kernel:
         problem, cluster, stages = self.problem, self.problem.cluster, self.stages
         size, microbatches = cluster.size, self.options.microbatches
@@ -98,13 +110,18 @@ class PipelineSession(KernelSession):
         group_s = stages.group_s()
         step = grid(float(group_s.max(axis=1).sum()))
         tied, before_ptr, before, leader = self._levels()
+        rows, columns = len(self.replicas), self.replicas.tables(count)
+        gradient_bytes = stages.gradient_bytes
+        averaged = rows * (int(gradient_bytes.sum()) // BUCKET + size) if rows > 1 else 0  # messages of rings
         routes = cluster.routes
         numbers = {
             "g": problem.g, "size": size, "stages": count, "chunks": self.chunks, "nets": len(nets),
             "stores": len(stages.stores.bytes_), "blocks": len(stages.block_group), "channels": len(routes.channels),
             "sets": len(before_ptr) - 1,
             "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
-            "objective": OBJECTIVES.index(self.options.objective), "record": record,
+            "objective": OBJECTIVES.index(self.options.objective), "record": record, "rows": rows,
+            "shared": self.replicas.shared, "overlap": self.options.overlap, "shard": self.shards,
+            "given": bool(self.replicas.shares),
         }  # fmt: skip
         held = self.held()
         arrays = {
@@ -116,30 +133,41 @@ class PipelineSession(KernelSession):
             "before_ptr": before_ptr, "before": before, "group_s": on_grid(group_s, step),
             "group_bytes": problem.group_persistent_bytes, "work_bytes": stages.work_bytes, "bytes_": nets.bytes_,
             "store_bytes": stages.stores.bytes_, "block_bytes": stages.block_bytes, "latency_s": routes.latency_s,
-            "s_per_byte": routes.s_per_byte,
+            "s_per_byte": routes.s_per_byte, "may": self._may(), "gradient_bytes": gradient_bytes,
+            "state_bytes": stages.state_bytes, **columns,
         }  # fmt: skip
         sizes = {
             "one": 1, "g": problem.g, "counts": len(nets) * count, "store_counts": len(stages.stores.bytes_) * count,
             "stages": count, "size": size, "pairs": PAIRS * count * count, "parts": 4 * count,
             "levels": count * size if self.chunks > 1 else 0, "sets": max(len(before_ptr) - 1, 0), "tasks": count * microbatches,
-            "events": 2 * count * microbatches + size + count + 8, "channels": len(routes.channels),
+            "events": 2 * count * microbatches + 2 * size + count + 8, "channels": len(routes.channels),
+            "rows": rows, "members": len(columns["member"]), "batches": microbatches,
             "recorded_counts": 2 if record else 0,
             "recorded_tasks": 3 * (3 * count * microbatches + size) if record else 0,
-            "recorded_messages": 4 * min(PAIRS * count * count, len(nets.reader)) * microbatches if record else 0,
+            "recorded_messages": 4 * (min(PAIRS * count * count, len(nets.reader)) * microbatches + averaged) if record else 0,
         }  # fmt: skip
         return self.packed(self.function, self.fields, numbers, arrays, sizes)
 
+    def _may(self) -> NDArray[np.bool_]:
+        """[g, D] whether all devices of a leader's column may run a group; empty without several rows."""
+        if len(self.replicas) == 1:
+            return np.zeros(0, np.bool_)
+        may = self.problem.allowed.copy()
+        for leader, members in self.replicas.members.items():
+            may[:, leader] = self.problem.allowed[:, members].all(axis=1)
+        return may
+
     def held(self) -> list[NDArray[np.int64]]:
         """The channels that each route occupies."""
-        routes, size = self.problem.cluster.routes, self.problem.cluster.size
-        return [
-            _limited(routes.channel[routes.ptr[r] : routes.ptr[r + 1]], routes.capacity) for r in range(size * size)
-        ]
+        return held_channels(self.problem.cluster)
 
     def loads(self) -> Loads | None:
-        """The loads of throughput and steps, for policies that minimise them; a token's seconds are not a load."""
+        """The loads of throughput and steps, for policies that minimise them; a token's seconds are not a load.
+
+        None with replicas: a group then loads several devices.
+        """
         o = self.options
-        if o.objective == "token":
+        if o.objective == "token" or o.replicas:
             return None
         nets, backward = nets_of(self.problem, self.stages.phase), self.schedule_name != "inference"
         steps = o.microbatches if o.objective == "step" else 0
@@ -156,6 +184,14 @@ class PipelineSession(KernelSession):
         """Why the placement `device` [g], whose evaluation gave infinity, has no value: which stages wait for each other."""
         problem, kernel, schedule = self.problem, self.kernel(), self.schedule_name
         names, size = problem.cluster.device_names, problem.cluster.size
+        lead = self.replicas.lead(device)
+        if (lead < 0).any():
+            return self.replicas.why_not(int(device[lead < 0][0]), names)
+        if len(self.replicas) > 1:
+            barred = np.flatnonzero(~self._may()[np.arange(problem.g), lead])
+            if len(barred):
+                members = ", ".join(names[d] for d in self.replicas.members[int(lead[barred[0]])])
+                return f"group {problem.grouping.name(barred[0])!r} may not run on all of {members}, the replicas of a stage"
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         home = np.require(device, np.int16, ["C", "W"])
         kernel.function(home, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, np.empty(size))
@@ -197,8 +233,17 @@ class PipelineSession(KernelSession):
             return path
         each = batch.astype(np.float64) + stages.repeats
         if self.options.objective == "throughput":
-            return load_bound(with_seconds(self.problem, each))
-        return max(load_bound(with_seconds(self.problem, m * each + (stages.part == 3))), path)
+            return self._work_bound(each)
+        # a device may update another fraction of a group than that of its micro-batches, if updates are divided, too
+        return max(self._work_bound(m * each + (stages.part == 3) * (not self.shards)), path)
+
+    def _work_bound(self, times: NDArray[np.float64]) -> float:
+        """The least load of the busiest device if operation v runs `times[v]` times."""
+        problem = with_seconds(self.problem, times)
+        alone = load_bound(problem) if len(self.replicas) == 1 else 0.0
+        if not self.options.replicas:
+            return alone
+        return max(alone, divided_load_bound(problem, sorted({d for row in self.replicas.rows for d in row})))
 
     def lower_bound(self) -> float | None:
         """Of a step: the work of all micro-batches over all devices, and one micro-batch's longest path, as for makespans.
@@ -220,9 +265,5 @@ class PipelineSession(KernelSession):
         value_s = self.function(device, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, peak)
         if np.isinf(value_s):
             raise BackendError(f"this placement has no schedule: {self.reason(placement.device)}")
-        return schedule_of(self.stages, placement.device, Run.read(FIELDS, kernel, ints, floats, self.chunks), value_s)
-
-
-def _limited(channels: NDArray[np.int32], capacity: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The channels that carry one transfer at a time; this backend ignores waiting for wider ones."""
-    return np.asarray(channels[capacity[channels] == 1], np.int64)
+        run = Run.read(FIELDS, kernel, ints, floats, self.chunks)
+        return schedule_of(self.stages, self.replicas, placement.device, run, value_s)

@@ -17,6 +17,7 @@ from placekit_pipeline.pipeline_sums import (
     INFERENCE,
     LATE,
     REBUILD,
+    RING,
     STEP,
     TOKEN,
     ZERO_BUBBLE,
@@ -30,6 +31,7 @@ from placekit_pipeline.pipeline_sums import (
     ranks,
     view,
 )  # fmt: skip
+from placekit_pipeline.rings import buckets_of, edge, ready_s, ring_s
 
 
 @inner
@@ -44,7 +46,8 @@ def _seconds(m, pair_bytes, a, b):
 @inner
 def _send(m, kind, a, b, batch, now):
     """Send the message of one kind from stage a to stage b; it waits for the channels of its route. Returns its arrival."""
-    seconds = _seconds(m, m.sent[(kind * m.stages + a) * m.stages + b], a, b)
+    bytes_ = m.sent[(kind * m.stages + a) * m.stages + b]
+    seconds = _seconds(m, bytes_, a, b)
     route = (a % m.size) * m.size + b % m.size
     start = now
     if a % m.size != b % m.size:
@@ -53,12 +56,19 @@ def _send(m, kind, a, b, batch, now):
         for i in range(m.held_ptr[route], m.held_ptr[route + 1]):
             m.channel_free[m.held[i]] = start + seconds
     if m.record:
-        i = np.int64(m.counted[1])
-        m.message_row[4 * i], m.message_row[4 * i + 1] = a, b
-        m.message_row[4 * i + 2], m.message_row[4 * i + 3] = kind, batch
-        m.message_time[2 * i], m.message_time[2 * i + 1] = start, start + seconds
-        m.counted[1] += 1
+        _record_message(m, kind, a, b, batch, bytes_, start, start + seconds)
     return start + seconds
+
+
+@inner
+def _record_message(m, kind, a, b, batch, bytes_, start, end):
+    """Record a message."""
+    i = np.int64(m.counted[1])
+    m.message_row[4 * i], m.message_row[4 * i + 1] = a, b
+    m.message_row[4 * i + 2], m.message_row[4 * i + 3] = kind, batch
+    m.message_time[2 * i], m.message_time[2 * i + 1] = start, end
+    m.message_bytes[i] = bytes_
+    m.counted[1] += 1
 
 
 @inner
@@ -83,13 +93,50 @@ def _announce(m, kind, b, batch, arrival, n_events):
 
 
 @inner
-def _begin(m, count, backward):
+def _divide(m, count, backward):
+    """Divide `count` micro-batches among the rows: the first ones in turn, each next one to the row that would end it first.
+
+    A row takes the seconds of its slowest stage for each micro-batch; with shares, 1 / share.
+    """
+    for r in range(m.rows):
+        m.row_count[r], m.row_s[r] = 0, 0.0
+        for s in range(m.stages if m.rows > 1 else 0):
+            seconds = 0.0
+            for part in range(1 + 2 * backward):
+                seconds += m.stage_s[s * 4 + part]
+            if m.runs[r * m.stages + s]:
+                m.row_s[r] = max(m.row_s[r], seconds)
+    for batch in range(count):
+        best, least = np.int64(batch), 0.0
+        for r in range(m.rows if batch >= m.rows else 0):
+            after = m.row_count[r] + 1.0
+            end_s = after / m.shares[r] if m.given else after * m.row_s[r]
+            if r == 0 or end_s < least:
+                best, least = np.int64(r), end_s
+        m.row_of[batch] = best
+        m.row_count[best] += 1
+    for s in range(m.stages):
+        m.count[s] = 0
+        for batch in range(count):
+            if m.runs[m.row_of[batch] * m.stages + s]:
+                m.own[s * m.microbatches + m.count[s]] = batch
+                m.count[s] += 1
+
+
+@inner
+def _begin(m, count, backward, averages):
     """Initialise a run of `count` micro-batches, and send copies of sources. Returns the number of events."""
+    _divide(m, count, backward)
     n_events = np.int64(0)
     p = np.int64(0)
     for d in range(m.size):
         m.busy[d], m.look[d] = 0, 1
-        m.in_flight[d] = m.most[d] = m.update_at[d] = 0.0
+        m.in_flight[d] = m.most[d] = m.averaged[d] = m.update_at[d] = 0.0
+        m.missing_ring[d] = 0
+        n = m.member_ptr[d + 1] - m.member_ptr[d]
+        if averages and n > 1 and m.gradient[d] > 0.0:
+            m.missing_ring[d], m.bucket[d] = n, 0
+            m.ring_end[d] = m.ring_free[d] = -1.0
         p += m.working[d] > 0
     m.todo[0] = p
     if m.chunks > 1:
@@ -99,15 +146,18 @@ def _begin(m, count, backward):
     for s in range(m.stages):
         m.started_f[s] = m.done_f[s] = m.started_b[s] = m.done_b[s] = m.started_w[s] = m.done_w[s] = 0
         m.start_s[s] = m.finish_s[s] = 0.0
-        ahead = back = 0
-        for a in range(m.stages if m.working[s] > 0 else 0):
-            ahead += m.messages[(AHEAD * m.stages + a) * m.stages + s] > 0
-            back += m.messages[(BACK * m.stages + a) * m.stages + s] > 0
-            back += m.messages[(LATE * m.stages + a) * m.stages + s] > 0
-        for batch in range(count):
-            at = s * m.microbatches + batch
-            m.missing_f[at], m.missing_b[at] = ahead, back
-            m.ready_f[at] = m.ready_b[at] = 0.0
+        for r in range(m.rows):
+            ahead = back = 0
+            for a in range(m.stages if m.working[s] > 0 and m.runs[r * m.stages + s] else 0):
+                if m.runs[r * m.stages + a]:
+                    ahead += m.messages[(AHEAD * m.stages + a) * m.stages + s] > 0
+                    back += m.messages[(BACK * m.stages + a) * m.stages + s] > 0
+                    back += m.messages[(LATE * m.stages + a) * m.stages + s] > 0
+            for batch in range(count):
+                if m.row_of[batch] == r:
+                    at = s * m.microbatches + batch
+                    m.missing_f[at], m.missing_b[at] = ahead, back
+                    m.ready_f[at] = m.ready_b[at] = 0.0
     for a in range(m.stages):
         for s in range(m.stages):
             if m.messages[(SOURCE * m.stages + a) * m.stages + s] > 0 and a % m.size != s % m.size:
@@ -123,17 +173,18 @@ def _begin(m, count, backward):
 def _start(m, d, s, kind, backward, now):
     """Device d starts the next task of this kind of stage s. Returns its end."""
     m.busy[d], m.task_stage[d], m.task_kind[d] = 1, s, kind
+    first = s * m.microbatches
     if kind == F:
-        batch = np.int64(m.started_f[s])
+        batch = np.int64(m.own[first + m.started_f[s]])
         m.started_f[s] += 1
         if backward:
             m.in_flight[d] += m.saved[s]
             m.most[d] = max(m.most[d], m.in_flight[d])
     elif kind == B:
-        batch = np.int64(m.started_b[s])
+        batch = np.int64(m.own[first + m.started_b[s]])
         m.started_b[s] += 1
     else:
-        batch = np.int64(m.started_w[s])
+        batch = np.int64(m.own[first + m.started_w[s]])
         m.started_w[s] += 1
     end = now + m.stage_s[s * 4 + kind]
     if m.record:
@@ -157,17 +208,18 @@ def _finish(m, d, backward, now, n_events):
     m.finish_s[s] = now
     batch = np.int64(-1)
     if kind == F:
-        batch = np.int64(m.done_f[s])
+        batch = np.int64(m.own[s * m.microbatches + m.done_f[s]])
         m.done_f[s] += 1
     elif kind == B:
-        batch = np.int64(m.done_b[s])
+        batch = np.int64(m.own[s * m.microbatches + m.done_b[s]])
         m.done_b[s] += 1
     else:
         m.done_w[s] += 1
     if kind == (W if m.schedule == ZERO_BUBBLE else B):  # nothing needs the micro-batch's activations any more
         m.in_flight[d] -= m.saved[s]
+    row = np.int64(m.row_of[max(batch, 0)]) * m.stages
     for b in range(m.stages if batch >= 0 else 0):
-        if m.working[b] == 0:
+        if m.working[b] == 0 or not m.runs[row + b]:
             continue
         for message in range(1 if kind == B else 1 + backward):
             k = BACK if kind == B else AHEAD if message == 0 else LATE
@@ -178,23 +230,84 @@ def _finish(m, d, backward, now, n_events):
 
 
 @inner
+def _join_rings(m, d, now, end, n_events):
+    """The last backward task of device d runs from `now` to `end`; a ring whose members have all begun theirs can begin.
+
+    The buckets of a ring are ready while the task of its slowest member runs. Returns the number of events.
+    """
+    for lead in range(m.size):
+        for j in range(m.member_ptr[lead], m.member_ptr[lead + 1] if m.missing_ring[lead] > 0 else 0):
+            if m.member[j] != d:
+                continue
+            if end >= m.ring_end[lead]:
+                m.ring_begin[lead], m.ring_end[lead] = now, end
+            m.missing_ring[lead] -= 1
+            if m.missing_ring[lead] == 0:
+                n_events = _await_bucket(m, lead, now, n_events)
+    return n_events
+
+
+@inner
+def _await_bucket(m, lead, now, n_events):
+    """Note when the next bucket of a ring is ready. Returns the number of events."""
+    buckets = buckets_of(m.gradient[lead], m.overlap)
+    if m.bucket[lead] == buckets:
+        return n_events
+    ready = ready_s(m.ring_begin[lead], m.ring_end[lead], m.bucket[lead], buckets)
+    push_event(m.event_s, m.event_number, n_events, max(now, ready), 2 * m.size + lead)
+    return n_events + 1
+
+
+@inner
+def _average(m, lead, now):
+    """A ring averages its next bucket as soon as the one before is done and all channels of the ring are free."""
+    first = np.int64(m.member_ptr[lead])
+    n = np.int64(m.member_ptr[lead + 1]) - first
+    bytes_ = m.gradient[lead] / buckets_of(m.gradient[lead], m.overlap)
+    seconds = ring_s(
+        m.member, first, n, bytes_, m.size, m.latency_s, m.s_per_byte, m.held_ptr, m.held, m.ring_busy
+    )  # fmt: skip
+    start = max(now, m.ring_free[lead])
+    for i in range(n):
+        route = edge(m.member, first, n, i, m.size)
+        for x in range(m.held_ptr[route], m.held_ptr[route + 1]):
+            start = max(start, m.channel_free[m.held[x]])
+    for i in range(n):
+        route = edge(m.member, first, n, i, m.size)
+        for x in range(m.held_ptr[route], m.held_ptr[route + 1]):
+            m.channel_free[m.held[x]] = start + seconds
+        if m.record:
+            sent = 2 * (n - 1) * bytes_ / n
+            _record_message(m, RING, route // m.size, route % m.size, m.bucket[lead], sent, start, start + seconds)
+        d = np.int64(m.member[first + i])
+        m.averaged[d] = max(m.averaged[d], start + seconds)
+    m.ring_free[lead] = start + seconds
+    m.bucket[lead] += 1
+
+
+@inner
 def _run(m, count, backward, update):
     """Seconds of `count` micro-batches, event by event; infinity if tasks wait for each other."""
-    n_events = _begin(m, count, backward)
-    now, left = 0.0, np.int64(0)
+    averages = m.rows > 1 and backward and update
+    n_events = _begin(m, count, backward, averages)
+    now, left, last_kind = 0.0, np.int64(0), W if m.schedule == ZERO_BUBBLE else B
     for s in range(m.stages):
         if m.working[s] > 0:
-            left += count * (1 + backward + (backward and m.schedule == ZERO_BUBBLE))
+            left += m.count[s] * (1 + backward + (backward and m.schedule == ZERO_BUBBLE))
     while True:
         for d in range(m.size):
             if m.busy[d] or not m.look[d]:
                 continue
             m.look[d] = 0  # until one of its tasks ends or a message arrives
-            chosen = choose(m, d, count, backward, now)
+            chosen = choose(m, d, backward, now)
             if chosen >= 0 and m.working[chosen >> 2] > 0:
                 end = _start(m, d, chosen >> 2, chosen & 3, backward, now)
                 push_event(m.event_s, m.event_number, n_events, end, d)
                 n_events += 1
+                if averages and chosen & 3 == last_kind:
+                    started = m.started_w[d] if last_kind == W else m.started_b[d]
+                    if started == m.count[d]:
+                        n_events = _join_rings(m, d, now, end, n_events)
         if n_events == 0:
             break
         now = m.event_s[0]
@@ -202,6 +315,10 @@ def _run(m, count, backward, update):
             number = np.int64(m.event_number[0])
             n_events -= 1
             drop_event(m.event_s, m.event_number, n_events)
+            if number >= 2 * m.size:
+                _average(m, number - 2 * m.size, now)
+                n_events = _await_bucket(m, number - 2 * m.size, now, n_events)
+                continue
             m.look[number % m.size] = 1
             if number < m.size:
                 left -= 1
@@ -221,13 +338,13 @@ def _update(m):
     """Send what updates read from other devices, then run the update of each device. Returns the end of the step."""
     for s in range(m.stages):
         d = s % m.size
-        m.update_at[d] = max(m.update_at[d], m.finish_s[s])
+        m.update_at[d] = max(m.update_at[d], m.finish_s[s], m.averaged[d])
         if m.stage_s[s * 4 + U] > 0.0:  # a device that only updates waits for its copies of sources, too
             m.update_at[d] = max(m.update_at[d], m.start_s[s])
     for a in range(m.stages):
         for b in range(m.stages):
             if m.messages[(END * m.stages + a) * m.stages + b] > 0 and a % m.size != b % m.size:
-                arrival = _send(m, END, a, b, 0, m.finish_s[a])
+                arrival = _send(m, END, a, b, 0, max(m.finish_s[a], m.averaged[a % m.size]))
                 m.update_at[b % m.size] = max(m.update_at[b % m.size], arrival)
     last, left = 0.0, np.int64(m.size)
     for d in range(m.size):
@@ -239,7 +356,9 @@ def _update(m):
                 continue
             progress = True
             end = m.update_at[d]
-            for k in range(m.chunks):
+            if m.shard:
+                end += _shard_s(m, d)
+            for k in range(0 if m.shard else m.chunks):
                 end += m.stage_s[(d + k * m.size) * 4 + U]
             if m.record:
                 _record_task(m, d, U, 0, m.update_at[d], end)
@@ -257,6 +376,17 @@ def _update(m):
 
 
 @inner
+def _shard_s(m, d):
+    """Seconds in which device d updates its parts of its columns."""
+    total = 0.0
+    for lead in range(m.size):
+        for j in range(m.member_ptr[lead], m.member_ptr[lead + 1]):
+            if m.member[j] == d:
+                total += m.update_s[j] / (m.member_ptr[lead + 1] - m.member_ptr[lead])
+    return total
+
+
+@inner
 def _waits_for_update(m, d):
     """Whether the update of device d needs the result of an unfinished update of another device."""
     for b in range(d, m.stages, m.size):
@@ -268,14 +398,14 @@ def _waits_for_update(m, d):
 
 @inner
 def _busiest(m, backward):
-    """Seconds per micro-batch in the steady state: the largest load of a device or channel."""
+    """Seconds per micro-batch in the steady state: the largest load of a device or channel, over all micro-batches."""
     for d in range(m.size):
         m.load[d] = 0.0
     for c in range(m.channels):
         m.channel_free[c] = 0.0
     for s in range(m.stages):
         for part in range(1 + 2 * backward):
-            m.load[s % m.size] += m.stage_s[s * 4 + part]
+            m.load[s % m.size] += m.stage_s[s * 4 + part] * (m.count[s] / m.microbatches)
     for k in (AHEAD, BACK, LATE):
         if k != AHEAD and not backward:
             continue
@@ -284,7 +414,11 @@ def _busiest(m, backward):
                 pair = (k * m.stages + a) * m.stages + b
                 if m.messages[pair] == 0 or a % m.size == b % m.size:
                     continue
-                seconds = _seconds(m, m.sent[pair], a, b)
+                times = 0
+                for r in range(m.rows):
+                    if m.runs[r * m.stages + a] and m.runs[r * m.stages + b]:
+                        times += m.row_count[r]
+                seconds = _seconds(m, m.sent[pair], a, b) * (times / m.microbatches)
                 route = (a % m.size) * m.size + b % m.size
                 for i in range(m.held_ptr[route], m.held_ptr[route + 1]):
                     m.channel_free[m.held[i]] += seconds
@@ -301,21 +435,27 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
     """The objective in seconds; infinity if stages wait for each other. See `placekit_scheduling.Kernel` for the arguments."""
     m = view(ints, floats, scratch_ints, scratch_floats)
     possible = True
-    if m.chunks > 1:
-        possible = chunks(m, device)
-    if m.chunks == 1 or not possible:
-        for group in range(m.g):
-            m.wanted[group] = device[group]
-    moved = np.int64(0)
     for d in range(m.size):
         m.transient[d] = m.recompute[d] = 0.0
     for group in range(m.g):
-        moved += m.wanted[group] != m.stage[group]
-        d = device[group]
+        d = np.int64(m.lead[device[group]])
+        if d < 0 or (m.rows > 1 and not m.may[group * m.size + d]):
+            possible, d = False, np.int64(m.member[0])
+        m.wanted[group] = d
         m.transient[d] = max(m.transient[d], m.work_bytes[group])
     for b in range(m.blocks):
-        d = device[m.block_group[b]]
+        d = m.wanted[m.block_group[b]]
         m.recompute[d] = max(m.recompute[d], m.block_bytes[b])
+    for lead in range(m.size if m.rows > 1 else 0):
+        for j in range(m.member_ptr[lead], m.member_ptr[lead + 1]):
+            d = np.int64(m.member[j])
+            m.transient[d] = max(m.transient[d], m.transient[lead])
+            m.recompute[d] = max(m.recompute[d], m.recompute[lead])
+    if m.chunks > 1 and possible:
+        possible = chunks(m, device)
+    moved = np.int64(0)
+    for group in range(m.g):
+        moved += m.wanted[group] != m.stage[group]
     if m.known[0] == 0 or moved * REBUILD > m.g:
         build(m)
         m.known[0] = 1
@@ -344,4 +484,8 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         for k in range(m.chunks):
             s = d + k * m.size
             peak[d] += m.used[s] + m.copies[s] + m.once[s]
+    for lead in range(m.size if m.shard else 0):
+        first, end = m.member_ptr[lead], m.member_ptr[lead + 1]
+        for j in range(first, end):
+            peak[m.member[j]] -= m.state[lead] - m.state[lead] / (end - first)
     return value

@@ -41,15 +41,19 @@ def _is_full(m, s):
 
 
 @inner
-def _ready_f(m, s, count, now):
-    at = s * m.microbatches + m.started_f[s]
-    return m.started_f[s] < count and m.missing_f[at] == 0 and m.ready_f[at] <= now and m.start_s[s] <= now
+def _ready_f(m, s, now):
+    if m.started_f[s] >= m.count[s]:
+        return False
+    at = s * m.microbatches + m.own[s * m.microbatches + m.started_f[s]]
+    return m.missing_f[at] == 0 and m.ready_f[at] <= now and m.start_s[s] <= now
 
 
 @inner
-def _ready_b(m, s, count, now):
-    at = s * m.microbatches + m.started_b[s]
-    return m.started_b[s] < count and m.done_f[s] > m.started_b[s] and m.missing_b[at] == 0 and m.ready_b[at] <= now
+def _ready_b(m, s, now):
+    if m.started_b[s] >= m.done_f[s]:
+        return False
+    at = s * m.microbatches + m.own[s * m.microbatches + m.started_b[s]]
+    return m.missing_b[at] == 0 and m.ready_b[at] <= now
 
 
 @inner
@@ -80,7 +84,7 @@ def turns(m, count):
 
 
 @inner
-def _in_turns(m, d, count, now):
+def _in_turns(m, d, now):
     """The next task in Megatron-LM's order (Narayanan et al. 2021, section 2.2), as 4 * stage + kind; -1 if it waits.
 
     A device runs p micro-batches on a chunk, then p on the next chunk. It begins with 2 (p - rank - 1) + (v - 1) p forward
@@ -94,30 +98,32 @@ def _in_turns(m, d, count, now):
         ahead += m.started_f[d + k * m.size]
         back += m.started_b[d + k * m.size]
     warm = 2 * (p - (v * p - m.rank[d]) - 1) + (v - 1) * p
-    if ahead < count * v and ahead - back <= warm:
+    if ahead < m.count[d] * v and ahead - back <= warm:
         s = d + (ahead % (p * v)) // p * m.size
-        return 4 * s + F if _ready_f(m, s, count, now) else np.int64(-1)
+        return 4 * s + F if _ready_f(m, s, now) else np.int64(-1)
     s = d + (v - 1 - (back % (p * v)) // p) * m.size
-    return 4 * s + B if _ready_b(m, s, count, now) else np.int64(-1)
+    return 4 * s + B if _ready_b(m, s, now) else np.int64(-1)
 
 
 @inner
-def choose(m, d, count, backward, now):
+def choose(m, d, backward, now):
     """The task that device d starts now, as 4 * stage + kind; -1 if it waits."""
     if m.schedule in (GPIPE, ONE_F_ONE_B, INFERENCE):  # one stage, a fixed order of its tasks
         s, kind = np.int64(d), F
         turn = m.schedule == ONE_F_ONE_B and backward and m.started_f[s] - m.started_b[s] >= m.rank[s]
-        if turn or m.started_f[s] == count:
+        if turn or m.started_f[s] == m.count[s]:
             kind = B
-        if kind == F:
-            return 4 * s + F if _ready_f(m, s, count, now) else -1
-        return 4 * s + B if backward and _ready_b(m, s, count, now) else -1
+        if kind == F and _ready_f(m, s, now):
+            return 4 * s + F
+        if kind == F and not (m.shared and m.schedule == ONE_F_ONE_B):
+            return -1  # where rows share devices, the next micro-batch may wait for the one to go back
+        return 4 * s + B if backward and _ready_b(m, s, now) else -1
     if m.chunks > 1 and m.todo[1] > 0:
-        return _in_turns(m, d, count, now)
+        return _in_turns(m, d, now)
     best = np.int64(-1)
     for k in range(m.chunks - 1, -1, -1):  # backward tasks first, of later chunks first
         s = d + k * m.size
-        ready = m.working[s] > 0 and backward and _ready_b(m, s, count, now)
+        ready = m.working[s] > 0 and backward and _ready_b(m, s, now)
         if ready and (best < 0 or m.started_b[s] < m.started_b[best]):
             best = s
     if best >= 0:
@@ -126,7 +132,7 @@ def choose(m, d, count, backward, now):
     key = np.int64(0)
     for k in range(m.chunks):
         s = d + k * m.size
-        if m.working[s] == 0 or not _ready_f(m, s, count, now):
+        if m.working[s] == 0 or not _ready_f(m, s, now):
             continue
         if k == 0 and backward and _is_full(m, s):
             continue

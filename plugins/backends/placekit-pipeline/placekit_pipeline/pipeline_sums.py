@@ -1,6 +1,7 @@
 """Sums over each stage for backend `pipeline`, updated incrementally when groups move.
 
 A stage is everything that a device runs; under `interleaved`, one of its contiguous chunks. Stage s runs on device s % D.
+With replicas (`replicas.Replicas`), `stage` has the leader of each group's column, and all devices of the column run the group.
 """
 # mypy: ignore-errors
 # numba checks the types here.
@@ -13,7 +14,7 @@ import numpy as np
 from placekit_scheduling.fields import fields, view_of
 from placekit_scheduling.jit import inner
 
-from placekit_pipeline.nets import AHEAD, SOURCE
+from placekit_pipeline.nets import AHEAD, BACK, SOURCE
 
 REBUILD = 8  # if more than 1 / REBUILD of the groups moved, everything is summed again
 F, B, W, U = range(4)  # forward, backward, gradients of weights, update: entries of `stage_s`
@@ -21,17 +22,23 @@ GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, INFERENCE = range(5)
 STEP, THROUGHPUT, TOKEN = range(3)
 LATE = 5  # AHEAD that only backward tasks need
 PAIRS = 6  # kinds of messages between two stages: those of nets, and LATE
+RING = 6  # recorded as a message, too: a bucket of gradients from one device of a ring to the next
 
 FIELDS = [
     *fields("number", "g size stages chunks nets stores blocks channels sets microbatches schedule objective"),
-    *fields("flag", "record"),
+    *fields("number", "rows"),
+    *fields("flag", "record shared overlap shard given"),
     # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stages.Stores`
     *fields("ints", "kind producer ptr reader late group_ptr group_net"),
     *fields("ints", "store_once store_ptr holder holder_ptr group_store"),
     *fields("ints", "works held_ptr held block_group"),
     # which groups wait for each other, the order of these sets, and whose chunk a group without forward operations is in
     *fields("ints", "tied leader before_ptr before"),
+    # replicas: the leader that a device means; for each row, the stage that runs a leader's column, and which stages it has;
+    # how many rows have a stage; devices of each leader's column; columns where a group may run; micro-batches of each row
+    *fields("ints", "lead to runs times member_ptr member may shares"),
     *fields("floats", "group_s group_bytes work_bytes bytes_ store_bytes block_bytes latency_s s_per_byte"),
+    *fields("floats", "gradient_bytes state_bytes"),
     # kept between calls
     *fields("scratch_ints", "known", "one"),
     *fields("scratch_ints", "stage", "g"),
@@ -42,7 +49,8 @@ FIELDS = [
     *fields("scratch_floats", "turn", "one"),
     *fields("scratch_floats", "seen", "stages"),
     *fields("scratch_floats", "stage_s", "parts"),
-    *fields("scratch_floats", "used copies once saved", "stages"),
+    *fields("scratch_floats", "used copies once saved gradient state", "stages"),
+    *fields("scratch_floats", "update_s", "members"),
     *fields("scratch_floats", "sent", "pairs"),
     # the work on one placement
     *fields("scratch_ints", "wanted", "g"),
@@ -50,19 +58,23 @@ FIELDS = [
     *fields("scratch_ints", "chunk_at", "levels"),
     *fields("scratch_ints", "rank todo started_f done_f started_b done_b started_w done_w", "stages"),
     *fields("scratch_ints", "busy look task_stage task_kind", "size"),
-    *fields("scratch_ints", "missing_f missing_b", "tasks"),
+    *fields("scratch_ints", "count missing_ring bucket", "stages"),
+    *fields("scratch_ints", "row_of", "batches"),
+    *fields("scratch_ints", "row_count", "rows"),
+    *fields("scratch_ints", "own missing_f missing_b", "tasks"),
     *fields("scratch_ints", "event_number", "events"),
     *fields("scratch_floats", "event_s", "events"),
     *fields("scratch_floats", "ready_f ready_b", "tasks"),
-    *fields("scratch_floats", "start_s finish_s", "stages"),
-    *fields("scratch_floats", "in_flight most transient recompute update_at load", "size"),
-    *fields("scratch_floats", "channel_free", "channels"),
+    *fields("scratch_floats", "start_s finish_s ring_begin ring_end ring_free", "stages"),
+    *fields("scratch_floats", "in_flight most transient recompute averaged update_at load", "size"),
+    *fields("scratch_floats", "row_s", "rows"),
+    *fields("scratch_floats", "channel_free ring_busy", "channels"),
     # a recorded run: tasks (stage, kind, micro-batch, start, end), messages (from, to, kind, micro-batch, start, end)
     *fields("scratch_ints", "counted", "recorded_counts"),
     *fields("scratch_ints", "task_row", "recorded_tasks"),
     *fields("scratch_floats", "task_time", "recorded_tasks"),
     *fields("scratch_ints", "message_row", "recorded_messages"),
-    *fields("scratch_floats", "message_time", "recorded_messages"),
+    *fields("scratch_floats", "message_time message_bytes", "recorded_messages"),
 ]
 """Everything that `pipeline` works on."""
 
@@ -73,49 +85,78 @@ view = view_of(View, FIELDS)
 @inner
 def _account(m, x, sign):
     """Add net x to the messages between stages; with `sign` -1, subtract it."""
-    home, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
-    m.turn[0] += 1.0
-    for i in range(m.ptr[x], m.ptr[x + 1]):
-        s = np.int64(m.stage[m.reader[i]])
-        if s == home or m.seen[s] == m.turn[0]:
-            continue
-        m.seen[s] = m.turn[0]
-        k = kind
-        if kind == AHEAD and m.prompt[x * m.stages + s] == 0:
-            k = LATE
-        pair = (k * m.stages + home) * m.stages + s
-        m.messages[pair] += sign
-        m.sent[pair] += sign * m.bytes_[x]
-        if kind == SOURCE and s % m.size != home % m.size:
-            m.copies[s] += sign * m.bytes_[x]
+    lead, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
+    for r in range(m.rows):
+        home = np.int64(m.to[r * m.stages + lead])
+        m.turn[0] += 1.0
+        for i in range(m.ptr[x], m.ptr[x + 1]):
+            column = np.int64(m.stage[m.reader[i]])
+            s = np.int64(m.to[r * m.stages + column])
+            if s == home or m.seen[s] == m.turn[0]:
+                continue
+            m.seen[s] = m.turn[0]
+            if r > 0 and _sent_before(m, r, lead, column, kind != AHEAD and kind != BACK):
+                continue
+            k = kind
+            if kind == AHEAD and m.prompt[x * m.stages + s] == 0:
+                k = LATE
+            pair = (k * m.stages + home) * m.stages + s
+            m.messages[pair] += sign
+            m.sent[pair] += sign * m.bytes_[x]
+            if kind == SOURCE and s % m.size != home % m.size:
+                m.copies[s] += sign * m.bytes_[x]
 
 
 @inner
-def _hold(m, y, stage, sign):
-    """Count a group that holds store y on `stage` (`sign` 1) or no longer does (-1); the first one adds the bytes."""
-    at = y * m.stages + stage
-    before = m.holders[at]
-    m.holders[at] = before + sign
-    if before == 0 or before + sign == 0:
-        if m.store_once[y]:
-            m.once[stage] += sign * m.store_bytes[y]
-        else:
-            m.saved[stage] += sign * m.store_bytes[y]
+def _sent_before(m, r, lead, column, once):
+    """Whether a row before row r has the same two stages for these columns; if sent `once` per step, the same receiver."""
+    for e in range(r):
+        if m.to[e * m.stages + column] == m.to[r * m.stages + column]:
+            if once or m.to[e * m.stages + lead] == m.to[r * m.stages + lead]:
+                return True
+    return False
 
 
 @inner
-def _put(m, group, stage, sign):
-    """Add the seconds and bytes of a group to a stage; with `sign` -1, subtract them."""
-    d = stage % m.size
-    for part in range(4):
-        m.stage_s[stage * 4 + part] += sign * m.group_s[(group * m.size + d) * 4 + part]
-    m.used[stage] += sign * m.group_bytes[group]
-    m.working[stage] += sign * m.works[group]
+def _hold(m, y, column, sign):
+    """Count a group of a column that holds store y (`sign` 1) or no longer does (-1); the first on a stage adds the bytes."""
+    for j in range(m.member_ptr[column], m.member_ptr[column + 1]):
+        stage = np.int64(m.member[j])
+        at = y * m.stages + stage
+        before = m.holders[at]
+        m.holders[at] = before + sign
+        if before == 0 or before + sign == 0:
+            if m.store_once[y]:
+                m.once[stage] += sign * m.store_bytes[y]
+            else:
+                m.saved[stage] += sign * m.store_bytes[y]
+
+
+@inner
+def _put(m, group, column, sign):
+    """Add the seconds and bytes of a group to the stages of a column; with `sign` -1, subtract them."""
+    for j in range(m.member_ptr[column], m.member_ptr[column + 1]):
+        stage = np.int64(m.member[j])
+        d = stage % m.size
+        for part in range(4):
+            m.stage_s[stage * 4 + part] += sign * m.group_s[(group * m.size + d) * 4 + part]
+        m.update_s[j] += sign * m.group_s[(group * m.size + d) * 4 + U]
+        m.used[stage] += sign * m.group_bytes[group]
+        m.working[stage] += sign * m.works[group]
+    m.gradient[column] += sign * m.gradient_bytes[group]
+    m.state[column] += sign * m.state_bytes[group]
+
+
+@inner
+def _read_promptly(m, x, column, sign):
+    """Add `sign` to the groups of a column that read net x in the forward phase."""
+    for j in range(m.member_ptr[column], m.member_ptr[column + 1]):
+        m.prompt[x * m.stages + m.member[j]] += sign
 
 
 @inner
 def move(m, group, to):
-    """Move a group to stage `to`, and update all sums."""
+    """Move a group to column `to`, and update all sums."""
     here = np.int64(m.stage[group])
     first, end = m.group_ptr[group], m.group_ptr[group + 1]
     for i in range(first, end):
@@ -130,8 +171,8 @@ def move(m, group, to):
             for j in range(m.ptr[x], m.ptr[x + 1]):
                 if m.reader[j] == group:
                     prompt = 1 - m.late[j]
-            m.prompt[x * m.stages + here] -= prompt
-            m.prompt[x * m.stages + to] += prompt
+            _read_promptly(m, x, here, -prompt)
+            _read_promptly(m, x, to, prompt)
         _account(m, x, 1)
     for i in range(m.holder_ptr[group], m.holder_ptr[group + 1]):
         _hold(m, np.int64(m.group_store[i]), here, -1)
@@ -142,10 +183,12 @@ def move(m, group, to):
 def build(m):
     """Compute all sums of the placement `wanted` from scratch."""
     for s in range(m.stages):
-        m.used[s] = m.copies[s] = m.once[s] = m.saved[s] = 0.0
+        m.used[s] = m.copies[s] = m.once[s] = m.saved[s] = m.gradient[s] = m.state[s] = 0.0
         m.working[s] = 0
         for part in range(4):
             m.stage_s[s * 4 + part] = 0.0
+    for j in range(m.member_ptr[m.stages]):
+        m.update_s[j] = 0.0
     for i in range(PAIRS * m.stages * m.stages):
         m.messages[i], m.sent[i] = 0, 0.0
     for i in range(m.nets * m.stages):
@@ -157,7 +200,7 @@ def build(m):
         _put(m, group, np.int64(m.stage[group]), 1)
     for x in range(m.nets):
         for j in range(m.ptr[x], m.ptr[x + 1]):
-            m.prompt[x * m.stages + m.stage[m.reader[j]]] += 1 - m.late[j]
+            _read_promptly(m, x, np.int64(m.stage[m.reader[j]]), 1 - m.late[j])
         _account(m, x, 1)
     for y in range(m.stores):
         for j in range(m.store_ptr[y], m.store_ptr[y + 1]):
@@ -208,7 +251,10 @@ def chunks(m, device):
 
 @inner
 def ranks(m):
-    """Stages on the longest path from each stage to the end of the forward phase; False if stages wait for each other."""
+    """Stages on the longest path from each stage to the end of the forward phase; False if stages wait for each other.
+
+    A stage in several rows keeps as many micro-batches in flight as these rows together, so its rank is higher.
+    """
     for s in range(m.stages):
         m.rank[s] = 1
     for _ in range(m.stages + 1):
@@ -219,5 +265,7 @@ def ranks(m):
                     m.rank[a] = m.rank[b] + 1
                     changed = True
         if not changed:
+            for s in range(m.stages if m.shared else 0):
+                m.rank[s] = 1 + (m.rank[s] - 1) * max(1, m.times[s])
             return True
     return False

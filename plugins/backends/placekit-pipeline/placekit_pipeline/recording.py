@@ -13,13 +13,14 @@ from placekit_scheduling.fields import Field
 
 from placekit_core import Schedule, Spans
 from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
-from placekit_pipeline.pipeline_sums import LATE
+from placekit_pipeline.pipeline_sums import LATE, RING
+from placekit_pipeline.replicas import Replicas
 from placekit_pipeline.stages import Stages
 
 TASKS = ("forward", "backward", "weight gradients", "update")
 MESSAGES = {
     SOURCE: "sources", AHEAD: "activations", LATE: "saved activations", BACK: "gradients", END: "gradients for updates",
-    AGAIN: "results of updates",
+    AGAIN: "results of updates", RING: "gradients of replicas",
 }  # fmt: skip
 ONCE = (SOURCE, END, AGAIN)  # sent once per step rather than per micro-batch
 
@@ -30,7 +31,8 @@ class Run:
 
     Attributes:
         task, task_s: [r, 3] stage, kind and micro-batch of each task; [r, 2] its start and end.
-        message, message_s: [x, 4] stages from and to, kind and micro-batch of each message; [x, 2] its start and end.
+        message, message_s: [x, 4] stages from and to, kind and micro-batch (of rings, bucket) of each message; [x, 2] its
+            start and end.
         message_bytes: [x].
         stage: [g] stage of each group.
         chunks: stages that a device may have.
@@ -56,23 +58,24 @@ class Run:
             return of[at[name] : at[name] + rows * width].reshape(rows, width)
 
         message = table(ints, "message_row", messages, 4)
-        a, b, kind = message[:, :3].astype(np.int64).T
         return cls(
             table(ints, "task_row", tasks, 3),
             table(floats, "task_time", tasks, 2),
             message,
             table(floats, "message_time", messages, 2),
-            floats[at["sent"] + (kind * at["stages"] + a) * at["stages"] + b],
+            floats[at["message_bytes"] : at["message_bytes"] + messages],
             ints[at["stage"] : at["stage"] + at["g"]],
             chunks,
         )
 
 
-def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: float) -> Schedule:
-    """The schedule: spans for the tasks of all micro-batches, operations and transfers of the first one."""
+def schedule_of(
+    stages: Stages, replicas: Replicas, device: NDArray[np.int16], run: Run, value_s: float
+) -> Schedule:  # fmt: skip
+    """The schedule: spans for the tasks of all micro-batches, operations and transfers of the first one, in the first row."""
     problem = stages.problem
     graph = problem.graph
-    home, stage = problem.expand(device), run.stage[problem.grouping.group_of]
+    home, stage = problem.expand(replicas.lead(device).astype(np.int16)), run.stage[problem.grouping.group_of]
     start, end = np.zeros(graph.n), np.zeros(graph.n)
     order = graph.topological_order
     for (s, kind, batch), (begin, _) in zip(run.task.tolist(), run.task_s.tolist(), strict=True):
@@ -99,15 +102,17 @@ def schedule_of(stages: Stages, device: NDArray[np.int16], run: Run, value_s: fl
         transfer_start_s=sent_s[:, 0].copy(),
         transfer_end_s=sent_s[:, 1].copy(),
         value_s=value_s,
-        spans=_spans(stages, home, run),
-        op_runs=_runs(stages, home, stage, run),
+        spans=_spans(stages, replicas, home, run),
+        op_runs=_runs(stages, replicas, home, stage, run),
     )
 
 
-def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
+def _spans(stages: Stages, replicas: Replicas, home: NDArray[np.int16], run: Run) -> Spans:
     """All tasks, then all messages between devices."""
     size = stages.problem.cluster.size
-    updates = np.bincount(home[stages.part == 3], minlength=size) > 0
+    updates = np.zeros(size, np.bool_)
+    for leader in np.unique(home[stages.part == 3]).tolist():
+        updates[replicas.members[leader]] = True
     ran = (run.task[:, 1] < 3) | updates[run.task[:, 0] % size]
     tasks = run.task[ran]
     travels = run.message[:, 0] % size != run.message[:, 1] % size
@@ -129,10 +134,15 @@ def _spans(stages: Stages, home: NDArray[np.int16], run: Run) -> Spans:
     )
 
 
-def _runs(stages: Stages, home: NDArray[np.int16], stage: NDArray[np.int32], run: Run) -> NDArray[np.int64]:
-    """[n] how often each operation ran."""
-    count = np.zeros((stages.problem.cluster.size * run.chunks, 4), np.int64)
-    np.add.at(count, (run.task[:, 0], run.task[:, 1]), 1)
+def _runs(
+    stages: Stages, replicas: Replicas, home: NDArray[np.int16], stage: NDArray[np.int32], run: Run
+) -> NDArray[np.int64]:  # fmt: skip
+    """[n] how often each operation ran, on all devices that run it."""
+    own = np.zeros((stages.problem.cluster.size * run.chunks, 4), np.int64)
+    np.add.at(own, (run.task[:, 0], run.task[:, 1]), 1)
+    count = own.copy()
+    for leader, members in replicas.members.items() if len(replicas) > 1 else ():
+        count[leader] = own[members].sum(axis=0)
     runs = np.where(stages.part == 3, count[home, 3], count[stage, np.maximum(stages.part, 0)])
     runs[stages.repeats] += count[stage[stages.repeats], 1]
     return np.where(stages.part < 0, 1, runs)

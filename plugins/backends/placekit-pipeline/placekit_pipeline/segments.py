@@ -97,7 +97,7 @@ class _Builder:
         """All segments. Costs are computed in portions, because arrays of segments x blocks are large."""
         prefixes, (kind, m) = self.prefixes, self._kind()
         before = np.repeat(np.arange(len(prefixes.mask)), np.diff(prefixes.ptr))
-        classes = device_classes(self.coarse)
+        classes = self._classes()
         first = [devices[0] for devices in classes]
         hop_s, queue_s = self._hops(first)
         costs = [
@@ -126,7 +126,7 @@ class _Builder:
             fixed_bytes=fixed,
             saved_bytes=saved,
             flight=self._flight(),
-            room=self.coarse.cluster.memory_bytes[first],
+            room=np.asarray([self.coarse.cluster.memory_bytes[m].min() for m in self._members(first)]),
             hop_s=hop_s,
             queue_s=queue_s,
             radix=radix,
@@ -144,10 +144,14 @@ class _Builder:
     def _costs(self, inside: NDArray[np.bool_], first: list[int]) -> tuple[Floats, ...]:
         """`seconds`, `passing`, `ahead`, `update`, `fixed_bytes`, `saved_bytes` of segments with blocks `inside` [s, b]."""
         problem, kind = self.coarse, self._kind()[0]
-        own = self.block_costs.group_s[:, first]  # [b, K, 4]
+        members = self._members(first)
+        devices, of = [d for m in members for d in m], np.cumsum([0, *(len(m) for m in members)])[:-1]
+        own = self.block_costs.group_s[:, devices]  # [b, devices, 4]
         member = inside.astype(np.float64)
-        total = (member @ own.reshape(len(own), -1)).reshape(len(member), len(first), 4)
-        barred = member @ (~problem.allowed[:, first]).astype(np.float64) > 0
+        total = (member @ own.reshape(len(own), -1)).reshape(len(member), len(devices), 4)
+        barred = np.maximum.reduceat(member @ (~problem.allowed[:, devices]).astype(np.float64), of, axis=1) > 0
+        if len(devices) > len(first):
+            return self._of_replicas(total, of, barred, inside)
         seconds = total[:, :, : 1 if kind == TOKEN else 3].sum(axis=2)
         passing, update = seconds, total[:, :, 3]
         if isinstance(self.session, MaxLoadSession | BlockingSession):
@@ -158,6 +162,44 @@ class _Builder:
         pipelined = isinstance(self.session, PipelineSession)
         ahead = total[:, :, 0] if pipelined and self._returns else np.full_like(passing, -1.0)
         return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
+
+    def _of_replicas(
+        self, total: Floats, of: Ints, barred: NDArray[np.bool_], inside: NDArray[np.bool_]
+    ) -> tuple[Floats, ...]:
+        """`_costs` of columns, from `total` [s, devices, 4]; the devices of column k begin at `of[k]`.
+
+        Devices that divide the micro-batches take 1 / sum of 1 / seconds for each; one micro-batch passes the fastest.
+        """
+        kind = self._kind()[0]
+        each = total[:, :, : 1 if kind == TOKEN else 3].sum(axis=2)
+        with np.errstate(divide="ignore"):
+            seconds = 1 / np.add.reduceat(1 / each, of, axis=1)
+        passing, ahead, update = (np.minimum.reduceat(x, of, axis=1) for x in (each, total[:, :, 0], total[:, :, 3]))
+        if kind == TRAIN and not self._waits_back():
+            passing, update = ahead, np.zeros_like(update)
+        ahead = ahead if self._returns else np.full_like(passing, -1.0)
+        return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
+
+    def _classes(self) -> list[list[int]]:
+        """Classes of alike devices; with replicas, of leaders."""
+        if self._rows == 1:
+            classes = device_classes(self.coarse)
+            if not isinstance(self.session, PipelineSession):
+                return classes
+            leaders = self.session.replicas.leaders
+            return [own for own in ([d for d in devices if d in leaders] for devices in classes) if own]
+        assert isinstance(self.session, PipelineSession)
+        return [[leader] for leader in self.session.replicas.leaders]
+
+    def _members(self, first: list[int]) -> list[list[int]]:
+        """The devices that run what a split gives to each device of `first`."""
+        if not isinstance(self.session, PipelineSession):
+            return [[d] for d in first]
+        return [self.session.replicas.members[d] for d in first]
+
+    @property
+    def _rows(self) -> int:
+        return len(self.session.replicas) if isinstance(self.session, PipelineSession) else 1
 
     def _kind(self) -> tuple[int, int]:
         """How bounds combine segments, and the number of micro-batches."""
@@ -176,8 +218,11 @@ class _Builder:
     def _proves(self) -> bool:
         """Whether no placement has a value below the bound. Where seconds add up, stages must run one after another for that.
 
-        It fails for `interleaved` and `blocking_latency`, where a segment may be several chunks or calls.
+        It fails for `interleaved` and `blocking_latency`, where a segment may be several chunks or calls. With replicas, the
+        tables guide the search: they do not know which micro-batches a row gets, nor stages that share a device.
         """
+        if self._rows > 1:
+            return False
         if not values_add_up(self.session, self.objective):
             return True
         one_task = isinstance(self.session, PipelineSession) and self.session.schedule_name != "interleaved"
@@ -226,7 +271,7 @@ class _Builder:
         m, name = self.session.options.microbatches, self.session.schedule_name
         if self.objective == "token":
             m = 0
-        known = name == "gpipe" or (name == "1f1b" and self._is_path)
+        known = (name == "gpipe" or (name == "1f1b" and self._is_path)) and self._rows == 1
         least = np.full(size + 1, m) if name == "gpipe" else np.arange(size + 1)
         return np.asarray(np.minimum(least if known else 1, m) * np.ones(size + 1), np.int64)
 
@@ -310,7 +355,7 @@ class _Builder:
 
     def _device_pair(self, a: int, b: int) -> tuple[int, int]:
         """A device of class a and another of class b; the same one twice if a = b and the class has only one."""
-        classes = device_classes(self.coarse)
+        classes = self._classes()
         return classes[a][0], classes[b][-1] if a == b else classes[b][0]
 
     def _memory(self, inside: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -319,6 +364,8 @@ class _Builder:
         persistent = inside.astype(np.float64) @ self.coarse.group_persistent_bytes
         if not isinstance(self.session, PipelineSession):
             return persistent, np.zeros(len(persistent))
+        if self.session.shards:
+            persistent -= inside.astype(np.float64) @ stages.state_bytes * (1 - 1 / self._rows)
         ptr, columns = stages.stores.ptr, np.ascontiguousarray(inside.T)
         held = np.zeros((len(inside), len(ptr) - 1))
         for y in range(len(ptr) - 1):

@@ -100,6 +100,24 @@ class Stages:
         return np.bincount(self.problem.grouping.group_of[works], minlength=self.problem.g) > 0
 
     @property
+    def gradient_bytes(self) -> Floats:
+        """[g] bytes of the gradients that each group computes and an update reads."""
+        graph = self.problem.graph
+        storage = graph.tensor_storage[graph.input_tensor]
+        maker = graph.tensor_producer[storage]
+        read = graph.kernel[maker] & (self.phase[maker] == BACKWARD) & (self.phase[graph.edge_op] == UPDATE)
+        each = np.unique(storage[read])
+        group = self.problem.grouping.group_of[graph.tensor_producer[each]]
+        return np.bincount(group, graph.owned_bytes[each], minlength=self.problem.g).astype(np.float64)
+
+    @property
+    def state_bytes(self) -> Floats:
+        """[g] bytes of the optimiser's state in each group."""
+        graph = self.problem.graph
+        own = np.where(graph.op_type.is_value("state"), graph.persistent_bytes, 0)
+        return np.bincount(self.problem.grouping.group_of, own, minlength=self.problem.g).astype(np.float64)
+
+    @property
     def work_bytes(self) -> Floats:
         """[g] bytes that the largest operation of each group reads and writes, without parameters."""
         graph = self.problem.graph

@@ -569,3 +569,307 @@ def pipeline(
     if objective == "throughput" and value < math.inf:
         value = Step(problem, device, schedule, microbatches, repeat).throughput_s()
     return value, peaks, step
+
+
+# ---- replicas
+
+
+@dataclass
+class Rows:
+    """One placement on rows of devices: each row is a step of its own, and devices that are in several rows work for all.
+
+    `tasks` and `sends` are as those of `Step`; a ring's bucket is a send ("ring", from, to, bucket, start, end).
+    """
+
+    problem: Problem
+    device: NDArray[np.int16]
+    rows: list[list[int]]
+    schedule: str
+    microbatches: int
+    shares: list[int] | None = None
+    overlap: bool = True
+    shard: bool = False
+    checkpointing: bool = False
+    tasks: list[tuple[Task, float, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        problem, first = self.problem, self.rows[0]
+        self.column = [self.column_of(d) for d in self.device.tolist()]
+        self.members = [list(dict.fromkeys(row[j] for row in self.rows)) for j in range(len(first))]
+        self.possible = -1 not in self.column and all(
+            problem.allowed[group, d] for group, j in enumerate(self.column) for d in self.members[j]
+        )
+        placed = [np.asarray([row[max(j, 0)] for j in self.column], np.int16) for row in self.rows]
+        self.steps = [Step(problem, d, self.schedule, self.microbatches, self.checkpointing) for d in placed]
+        for step in self.steps:
+            step.channel_free, step.sends = self.steps[0].channel_free, self.steps[0].sends
+        self.size = problem.cluster.size
+        self.backward = self.schedule != "inference"
+        self.kinds = ("FB" + "W" * (self.schedule == "zero_bubble")) if self.backward else "F"
+        self.named = sorted({d for row in self.rows for d in row})
+        self.of = {d: next(s for s, row in zip(self.steps, self.rows, strict=True) if d in row) for d in self.named}
+        self.times = {d: sum(d in row for row in self.rows) for d in self.named}
+        self.shared = max(self.times.values()) > 1
+        self.working = [d for d in self.named if d in self.of[d].working]
+        self.once = {
+            (kind, a, b): bytes_
+            for step, row in zip(self.steps, self.rows, strict=True)
+            for (kind, a, b), bytes_ in step.bytes_.items()
+            if kind in ("source", "end", "again") and self.of[b] is step
+        }
+
+    def column_of(self, device: int) -> int:
+        """The column that a placement on a device means; -1 if none or several."""
+        columns = {j for row in self.rows for j, d in enumerate(row) if d == device}
+        return columns.pop() if len(columns) == 1 else -1
+
+    def ranks(self) -> dict[int, int] | None:
+        """Stages on the longest path from each, over all rows."""
+        edges = {(a, b) for step in self.steps for kind, a, b in step.bytes_ if kind == "ahead"}
+        rank = dict.fromkeys(self.named, 1)
+        for _ in range(self.size + 1):
+            longer = {a: max([1, *(rank[b] + 1 for x, b in edges if x == a)]) for a in self.named}
+            if longer == rank:
+                return rank
+            rank = longer
+        return None
+
+    def divide(self, count: int) -> list[int]:
+        """The row of each micro-batch."""
+        seconds = [max(sum(self.of[d].task_s(k, d) for k in self.kinds) for d in row) for row in self.rows]
+        own, found = [0] * len(self.rows), list[int]()
+        for batch in range(count):
+            if batch < len(self.rows):
+                r = batch
+            elif self.shares is not None:
+                r = min(range(len(own)), key=lambda r: ((own[r] + 1) / (self.shares or own)[r], r))
+            else:
+                r = min(range(len(own)), key=lambda r: ((own[r] + 1) * seconds[r], r))
+            own[r] += 1
+            found.append(r)
+        return found
+
+    def gradient_bytes(self, j: int) -> float:
+        """Bytes that the backward operations of column j make for updates."""
+        graph, phase, found = self.problem.graph, self.steps[0].phase, set()
+        for v in range(graph.n):
+            for x in graph.inputs(v).tolist():
+                y = int(graph.tensor_storage[x])
+                u = int(graph.tensor_producer[y])
+                mine = self.column[self.problem.grouping.group_of[u]] == j
+                if mine and graph.kernel[u] and phase[u] == BACKWARD and phase[v] == UPDATE:
+                    found.add(y)
+        return float(sum(int(graph.owned_bytes[y]) for y in found))
+
+    def edges(self, j: int) -> list[tuple[int, int]]:
+        """The routes of the ring of column j."""
+        ring = self.members[j]
+        return list(zip(ring, [*ring[1:], ring[0]], strict=True))
+
+    def ring_s(self, j: int, bytes_: float) -> float:
+        """Seconds in which the ring of column j averages some bytes."""
+        routes, n = self.problem.cluster.routes, len(self.members[j])
+        busy: dict[object, float] = defaultdict(float)
+        for a, b in self.edges(j):
+            seconds = float(routes.latency_s[a, b] + bytes_ / n * routes.s_per_byte[a, b])
+            for key in ((a, b), *self.steps[0].held(a, b)):
+                busy[key] += seconds
+        return 2 * (n - 1) * max(busy.values())
+
+    def update_s(self, d: int) -> float:
+        """Seconds of the update of a device: of each column, all or its part."""
+        step, total = self.of[d], 0.0
+        for v in range(self.problem.graph.n):
+            if step.home[v] == d and step.phase[v] == UPDATE and self.problem.graph.kernel[v]:
+                ring = self.members[self.column[self.problem.grouping.group_of[v]]]
+                total += float(self.problem.op_s[v, d]) / (len(ring) if self.shard else 1)
+        return total
+
+    def run(self, objective: str) -> tuple[float, list[float]]:
+        """Value and peak bytes; infinity and nothing if the placement has no value."""
+        rank = self.ranks() if self.possible else None
+        if rank is None:
+            return math.inf, []
+        events = RowEvents(self, rank, 1 if objective == "token" else self.microbatches, objective)
+        value = events.run()
+        peaks = [0.0] * self.size
+        graph, group = self.problem.graph, self.problem.grouping.group_of
+        for d in self.named:
+            step = self.of[d]
+            peaks[d] = step.fixed()[d] + step.saved()[1][d] + events.most[d]
+            for v in np.flatnonzero(graph.op_type.is_value("state")).tolist() if self.shard else ():
+                n = len(self.members[self.column[group[v]]])
+                peaks[d] -= float(graph.persistent_bytes[v]) * (1 - 1 / n) * (step.home[v] == d)
+        if objective == "throughput" and value < math.inf:
+            value = self.busiest(events.row_of)
+        return value, peaks
+
+    def busiest(self, row_of: list[int]) -> float:
+        """The largest load of a device or channel, per micro-batch."""
+        load: dict[object, float] = defaultdict(float)
+        for r in row_of:
+            for d in set(self.rows[r]):
+                load["device", d] += sum(self.of[d].task_s(k, d) for k in self.kinds) / len(row_of)
+            for kind, a, b in self.steps[r].bytes_:
+                if kind == "ahead" or (self.backward and kind in ("back", "late")):
+                    for c in self.steps[r].held(a, b):
+                        load["channel", c] += self.steps[r].between(kind, a, b) / len(row_of)
+        return max(load.values())
+
+
+class RowEvents:
+    """The events of all rows, instant by instant."""
+
+    def __init__(self, rows: Rows, rank: dict[int, int], count: int, objective: str) -> None:
+        self.rows, self.rank, self.objective = rows, rank, objective
+        self.backward = rows.backward and objective != "token"
+        self.kinds = rows.kinds if self.backward else "F"
+        self.row_of = rows.divide(count) if objective != "token" else [0]
+        self.own = {d: [i for i, r in enumerate(self.row_of) if d in rows.rows[r]] for d in rows.named}
+        self.started: dict[tuple[str, int], int] = defaultdict(int)
+        self.done: dict[tuple[str, int], int] = defaultdict(int)
+        self.arrived: dict[tuple[str, int, int, int], float] = {}
+        self.begin_s, self.finish_s, self.averaged = (defaultdict[int, float](float) for _ in range(3))
+        self.running: dict[int, tuple[float, Task]] = {}
+        self.in_flight, self.most = defaultdict[int, float](float), defaultdict[int, float](float)
+        self.last: dict[int, tuple[float, float]] = {}  # start and end of the last backward task
+        self.bucket: dict[int, int] = defaultdict(int)
+        self.free: dict[int, float] = defaultdict(float)
+        averages = objective == "step" and self.backward
+        self.rings = {
+            j: rows.gradient_bytes(j) for j, m in enumerate(rows.members) if len(m) > 1 and averages
+        }  # fmt: skip
+        self.rings = {j: bytes_ for j, bytes_ in self.rings.items() if bytes_ > 0}
+        self.joined: dict[int, float] = {}  # when the last member of each ring began its last task
+
+    def ready(self, kind: str, d: int, now: float) -> bool:
+        k = self.started[kind, d]
+        if k == len(self.own[d]) or d not in self.rows.working:
+            return False
+        batch = self.own[d][k]
+        needs = {"F": ("ahead",), "B": ("back", "late"), "W": ()}[kind]
+        step = self.rows.steps[self.row_of[batch]]
+        there = [self.arrived.get((k, a, b, batch), math.inf) for k, a, b in step.bytes_ if k in needs and b == d]
+        if max([0.0, *there]) > now:
+            return False
+        before = {"B": "F", "W": "B"}.get(kind)
+        return self.begin_s[d] <= now if before is None else self.done[before, d] > k
+
+    def choose(self, d: int, now: float) -> str | None:
+        rows, flight = self.rows, self.started["F", d] - self.started["B", d]
+        keep = 1 + (self.rank[d] - 1) * rows.times[d]
+        ready = [kind for kind in self.kinds if self.ready(kind, d, now)]
+        ahead = self.started["F", d] < len(self.own[d])
+        if rows.schedule == "zero_bubble":
+            most = max(1 + (self.rank[x] - 1) * rows.times[x] for x in rows.named)
+            full = self.started["F", d] - self.done["W", d] >= most or self.started["F", d] - self.done["B", d] >= keep
+            order = "BW" if full and self.backward else "BFW"
+        elif rows.schedule == "1f1b" and self.backward:
+            order = "B" if flight >= keep or not ahead else "FB" if rows.shared else "F"
+        else:
+            order = "F" if ahead else "B"
+        return next((kind for kind in order if kind in ready), None)
+
+    def run(self) -> float:
+        rows, now = self.rows, 0.0
+        for kind, a, b in sorted(rows.once, key=lambda x: x[1:]):
+            if kind == "source":
+                self.begin_s[b] = max(self.begin_s[b], rows.of[b].send(kind, a, b, 0, 0.0))
+        while True:
+            for d in rows.named:
+                kind = self.choose(d, now) if d not in self.running else None
+                if kind is not None:
+                    self.start(d, kind, now)
+            times = [end for end, _ in self.running.values()]
+            times += [t for t in (*self.arrived.values(), *self.begin_s.values()) if t > now]
+            times += [max(now, t) for t in (self.next_bucket(j) for j in self.rings) if t < math.inf]
+            if not times:
+                break
+            now = min(times)
+            for d in sorted(d for d, (end, _) in self.running.items() if end == now):
+                self.finish(d, now)
+            for j in sorted(self.rings, key=lambda j: rows.rows[0][j]):
+                while self.next_bucket(j) <= now:
+                    self.average(j, now)
+        if any(self.done[k, d] != len(self.own[d]) for k in self.kinds for d in rows.working):
+            return math.inf
+        return self.update() if self.objective == "step" else max(self.finish_s.values(), default=0.0)
+
+    def start(self, d: int, kind: str, now: float) -> None:
+        rows = self.rows
+        batch = self.own[d][self.started[kind, d]]
+        self.started[kind, d] += 1
+        end = now + rows.of[d].task_s(kind, d)
+        self.running[d] = end, (kind, d, batch)
+        rows.tasks.append(((kind, d, batch), now, end))
+        if kind == "F" and self.backward:
+            self.in_flight[d] += rows.of[d].saved()[0].get(d, 0.0)
+            self.most[d] = max(self.most[d], self.in_flight[d])
+        if kind == self.kinds[-1] and self.started[kind, d] == len(self.own[d]):
+            self.last[d] = now, end
+            for j in self.rings:
+                if d in rows.members[j] and set(rows.members[j]) <= self.last.keys():
+                    self.joined[j] = now
+
+    def finish(self, d: int, now: float) -> None:
+        _, (kind, _, batch) = self.running.pop(d)
+        self.done[kind, d] += 1
+        self.finish_s[d] = now
+        if kind == self.kinds[-1] and self.backward:
+            self.in_flight[d] -= self.rows.of[d].saved()[0].get(d, 0.0)
+        sent = {"F": ("ahead", "late") if self.backward else ("ahead",), "B": ("back",), "W": ()}[kind]
+        step = self.rows.steps[self.row_of[batch]]
+        for b in range(step.size):
+            for message in sent:
+                if (message, d, b) in step.bytes_:
+                    self.arrived[message, d, b, batch] = step.send(message, d, b, batch, now)
+
+    def buckets(self, j: int) -> int:
+        return math.ceil(self.rings[j] / (25 * 2**20)) if self.rows.overlap else 1
+
+    def next_bucket(self, j: int) -> float:
+        """When the next bucket of a ring is ready."""
+        if j not in self.joined or self.bucket[j] == self.buckets(j):
+            return math.inf
+        start, end = max((self.last[d] for d in self.rows.members[j]), key=lambda x: (x[1], x[0]))
+        n = self.buckets(j)
+        return max(self.joined[j], end if self.bucket[j] + 1 == n else start + (end - start) * (self.bucket[j] + 1) / n)
+
+    def average(self, j: int, now: float) -> None:
+        """Average the next bucket of a ring."""
+        rows, step = self.rows, self.rows.steps[0]
+        channels = {c for a, b in rows.edges(j) for c in step.held(a, b)}
+        start = max([now, self.free[j], *(step.channel_free[c] for c in channels)])
+        self.free[j] = start + rows.ring_s(j, self.rings[j] / self.buckets(j))
+        for c in channels:
+            step.channel_free[c] = self.free[j]
+        for a, b in rows.edges(j):
+            step.sends.append(("ring", a, b, self.bucket[j], start, self.free[j]))
+            self.averaged[a] = max(self.averaged[a], self.free[j])
+        self.bucket[j] += 1
+
+    def update(self) -> float:
+        rows = self.rows
+        gone = {d: max(self.finish_s[d], self.averaged[d]) for d in rows.named}
+        start = dict(gone)
+        for d in rows.named:
+            if rows.update_s(d) > 0:
+                start[d] = max(start[d], self.begin_s[d])
+        pairs = sorted((a, b, kind) for kind, a, b in rows.once if kind != "source")
+        for a, b, kind in pairs:
+            if kind == "end":
+                start[b] = max(start[b], rows.of[b].send(kind, a, b, 0, gone[a]))
+        ended: dict[int, float] = {}
+        while len(ended) < len(rows.named):
+            before = len(ended)
+            for d in rows.named:
+                if d in ended or {a for a, b, kind in pairs if kind == "again" and b == d} - set(ended):
+                    continue
+                ended[d] = start[d] + rows.update_s(d)
+                rows.tasks.append((("U", d, 0), start[d], ended[d]))
+                for a, b, kind in pairs:
+                    if kind == "again" and a == d:
+                        start[b] = max(start[b], rows.of[b].send(kind, a, b, 0, ended[d]))
+            if len(ended) == before:
+                return math.inf
+        return max(ended.values())

@@ -60,8 +60,15 @@ def machine(rng: Generator) -> Cluster:
     return Cluster.parse({**cluster.model_dump(), "links": links, "relay": False, "multicast": False})
 
 
-def layers(rng: Generator, count: int, branches: bool = True) -> Problem:
-    """A network of layers with parameters, skips, gradients of inputs and of weights, and updates; groups are layers or finer."""
+def layers(
+    rng: Generator, count: int, branches: bool = True, cluster: Cluster | None = None, unit: int = 1
+) -> Problem:  # fmt: skip
+    """A network of layers with parameters, skips, gradients of inputs and of weights, and updates; groups are layers or finer.
+
+    Args:
+        cluster: the machine; random by default.
+        unit: of the bytes of gradients of weights.
+    """
     b = GraphBuilder("layers")
     finer = rng.random() < 0.3
     mask = b.source("mask", int(rng.integers(0, 9)))
@@ -92,11 +99,12 @@ def layers(rng: Generator, count: int, branches: bool = True) -> Problem:
             f"b{i}", inputs=reads, outputs=[int(rng.integers(1, 9))], phase="backward", colocate=i, module=f"h.{i}"
         )
         [of_weight] = b.add(
-            f"g{i}", inputs=[*reads[1:], gradient][:2], outputs=[int(rng.integers(1, 9))], phase="backward", colocate=i,
-            module=f"h.{i}",
+            f"g{i}", inputs=[*reads[1:], gradient][:2], outputs=[unit * int(rng.integers(1, 9))], phase="backward",
+            colocate=i, module=f"h.{i}",
         )  # fmt: skip
-        b.add(f"u{i}", inputs=[weights[i], of_weight], phase="update", colocate=i)
-    graph, cluster = b.build(), machine(rng)
+        state = b.source(f"s{i}", 12, op_type="state", colocate=i)
+        b.add(f"u{i}", inputs=[weights[i], of_weight, state], phase="update", colocate=i)
+    graph, cluster = b.build(), cluster or machine(rng)
     grouping = Grouping.colocated(graph)
     return Problem(graph, grouping, cluster, random_costs(rng, graph, cluster))
 
