@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from placekit_core import Registry
-from placekit_training.plan import plan
+from placekit_training.plan import PYTHON, plan
 from placekit_training.text import show
 
 
 def takes(model: str) -> bool:
-    """Whether a plan's model is a training step: `FILE.py:make`."""
-    return ".py:" in model
+    """Whether a plan's model is a training step: `FILE.py:make`, or a profile of layers."""
+    return PYTHON in model or model.endswith((".csv", ".json"))
 
 
 def main(model: str, machine: str, options: Mapping[str, str], registry: Registry) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import sequence
 
-from placekit_core import Cluster, Graph, Grouping, Problem
+from placekit_core import Cluster, Graph, Grouping, Problem, Program
 
 TRACED = (2, 4)
 """Rows of the two imports between which graphs are interpolated; with one row, dimensions may vanish."""
@@ -41,33 +41,33 @@ def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Gra
 
 
 class Model:
-    """A training step whose graph is known for any number of rows.
+    """A training step that is known for any number of rows, or for some.
 
     Args:
         name: the step in words.
-        load: imports the graphs for batches of these numbers of rows.
-        sizes: the only numbers of rows for which there is a graph (those of a profile); None: all.
+        load: imports the step for batches of these numbers of rows.
+        sizes: the only numbers of rows for which there is a step (those of a profile); None: all.
     """
 
     def __init__(
-        self, name: str, load: Callable[[Sequence[int]], Sequence[Graph]], sizes: tuple[int, ...] | None = None
+        self, name: str, load: Callable[[Sequence[int]], Sequence[Program]], sizes: tuple[int, ...] | None = None
     ) -> None:
         self.name, self.sizes, self._load = name, sizes, load
-        first = sizes[:1] if sizes else TRACED
-        self._graphs = dict(zip(first, load(first), strict=True))
+        first = sizes or TRACED
+        self._programs = dict(zip(first, load(first), strict=True))
 
-    @property
-    def any_graph(self) -> Graph:
-        """The graph for some number of rows: all have the same operations."""
-        return next(iter(self._graphs.values()))
+    def program(self, rows: int) -> Program:
+        """The step for a batch of `rows`."""
+        if rows not in self._programs:
+            low, high = (self._programs[r].graph for r in TRACED)
+            found = interpolated(low, high, TRACED, rows)
+            self._programs[rows] = Program(found) if found is not None else self._load([rows])[0]
+        return self._programs[rows]
 
-    def graph(self, rows: int) -> Graph:
-        """The graph of the step for a batch of `rows`."""
-        if rows not in self._graphs:
-            low, high = (self._graphs[r] for r in TRACED) if self.sizes is None else (None, None)
-            found = interpolated(low, high, TRACED, rows) if low and high else None
-            self._graphs[rows] = self._load([rows])[0] if found is None else found
-        return self._graphs[rows]
+    def problem(self, rows: int, cluster: Cluster, grouping: Grouping | None = None) -> Problem:
+        """The step for a batch of `rows` on a machine, with its measured costs, if it has any."""
+        program = self.program(rows)
+        return Problem.of(program.graph, cluster, grouping, program.costs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +88,9 @@ class Parts:
         return len(self.begins)
 
     @classmethod
-    def of(cls, graph: Graph, cluster: Cluster) -> Parts:
-        """The parts of a graph: its blocks (`placekit_layers`), joined where no call of a module marks the cut."""
-        blocks = sequence(Problem.of(graph, cluster))
+    def of(cls, problem: Problem) -> Parts:
+        """The parts of a problem: its blocks (`placekit_layers`), joined where no call of a module marks the cut."""
+        graph, blocks = problem.graph, sequence(problem)
         begins = _begins(graph, blocks.of_op, len(blocks))
         first = np.asarray([i == 0 or bool(m) for i, m in enumerate(begins)], np.bool_)
         part = np.cumsum(first) - 1

@@ -27,6 +27,7 @@ from placekit_training.model import Model
 from placekit_training.planner import Planner, Row
 from placekit_training.steps import Outcome, Steps
 
+PYTHON = ".py:"
 WORTH = 0.05
 """A strategy on several devices is recommended if it is faster than one device by more than this share."""
 
@@ -40,6 +41,10 @@ class TrainingOptions(Options):
     autocast: Literal["none", "bfloat16", "float16"] = Field(
         "none", description="run the step inside torch.autocast in this type"
     )
+    degree: int | None = Field(
+        None, ge=1, description="devices of each group in a profile that split operators and count as one device"
+    )
+    kinds: dict[str, str] = Field({}, description="the machine's kinds by their names in a profile; empty: the same")
     arguments: dict[str, Any] = Field({}, description="further arguments of the function: arguments.layers=12")
 
 
@@ -159,7 +164,7 @@ def plan(
     registry = registry or installed()
     o = _checked(options)
     cluster = described_machine(machine, registry)
-    steps = Steps(_model(model, o, registry), cluster)
+    steps = Steps(_model(model, o, cluster, registry), cluster)
     return TrainingPlan(steps, o.batch, model, o, Planner(steps, o.batch).rows())
 
 
@@ -178,19 +183,35 @@ def _checked(options: Mapping[str, Any]) -> TrainingOptions:
         raise ConfigError(*explain(e, TrainingOptions, noun="option")) from None
 
 
-def _model(target: str, o: TrainingOptions, registry: Registry) -> Model:
-    """The step of `FILE.py:make` for any number of rows."""
+def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry) -> Model:
+    """The step of `FILE.py:make`, or of a profile."""
+    if PYTHON in target:
+        return _traced(target, o, registry)
+    from placekit_formats import ProfileOptions
+    from placekit_formats.profile_files import read_rows
+
+    kinds = {kind: kind for kind in cluster.kind_names} if not o.kinds else o.kinds
+    section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
+    rows = read_rows(ProfileOptions(path=target, kinds=kinds))
+    sizes = tuple(sorted({row.microbatch for row in rows if o.degree in (None, row.degree)}))
+    return Model(
+        Path(target).stem, lambda some: [registry.imported({**section, "microbatch": r})[0] for r in some], sizes
+    )
+
+
+def _traced(target: str, o: TrainingOptions, registry: Registry) -> Model:
+    """The step that a function makes for any number of rows."""
     file, _, function = target.partition(":")
     path = Path(file)
     if not path.is_file():
         raise ImporterError(f"there is no file {file}", "name a Python file and its function: train.py:make")
+    name = f"{path.stem}.{function}"
 
-    def load(batches: Sequence[int]) -> list[Graph]:
+    def load(batches: Sequence[int]) -> list[Program]:
         section = {
             "name": "torch", "module": f"{path.stem}:{function}", "path": str(path.parent), "autocast": o.autocast,
             "arguments": o.arguments, "batches": list(batches), "mode": "train",
         }  # fmt: skip
-        return [program.graph.replace(name=name) for program in registry.imported(section)]
+        return [Program(program.graph.replace(name=name)) for program in registry.imported(section)]
 
-    name = f"{path.stem}.{function}"
     return Model(name, load)

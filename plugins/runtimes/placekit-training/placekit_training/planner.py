@@ -72,7 +72,7 @@ class Planner:
         """Rows of a micro-batch that divide `rows`, the largest first; not those whose inputs alone are too large."""
         known, room = self.steps.model.sizes, float(self.steps.cluster.memory_bytes.sum())
         made = [d for d in divisors(rows) if known is None or d in known]
-        return [d for d in made if self.steps.model.graph(d).persistent_bytes.sum() <= room]
+        return [d for d in made if self.steps.model.program(d).graph.persistent_bytes.sum() <= room]
 
     def subsets(self) -> list[list[int]]:
         """Sets of devices to use: those of the fastest kind, of the two fastest kinds, and so on."""
@@ -104,7 +104,7 @@ class Planner:
             return None
         cluster = self.steps.cluster
         try:
-            result = place(self.steps.model.graph(self.batch), cluster=cluster, budget=OPERATIONS, baselines=[])
+            result = place(self.steps.model.program(self.batch), cluster=cluster, budget=OPERATIONS, baselines=[])
         except NothingFits:
             return None
         assert result.value_s is not None

@@ -15,7 +15,7 @@ from placekit_scheduling.jit import interpreted
 
 from placekit_core import Cluster, Placement, Problem
 from placekit_training.layouts import Layout
-from placekit_training.model import Model, Parts
+from placekit_training.model import TRACED, Model, Parts
 from placekit_training.strategy import Replica, Strategy
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ class Steps:
 
     def __init__(self, model: Model, cluster: Cluster, parts: Parts | None = None) -> None:
         self.model, self.cluster = model, cluster
-        self.parts = parts or Parts.of(model.any_graph, cluster)
+        self.parts = parts or Parts.of(model.problem(self.some_rows, cluster))
         self.problem, self.session = cache(self._problem), cache(self._session)
 
     def strategy(self, placement: Placement, shape: Shape) -> Strategy:
@@ -113,13 +113,18 @@ class Steps:
     @cached_property
     def state_bytes(self) -> float:
         """Bytes of the optimiser's state."""
-        graph = self.model.any_graph
+        graph = self.model.program(self.some_rows).graph
         return float(graph.persistent_bytes[graph.op_type.is_value("state")].sum())
+
+    @property
+    def some_rows(self) -> int:
+        """A number of rows for which there is a step: whatever does not depend on it is taken from that step."""
+        return self.model.sizes[0] if self.model.sizes else TRACED[0]
 
     @cached_property
     def gradient_bytes(self) -> float:
         """Bytes of the gradients of all parameters."""
-        stores = self.session(Shape(self.model.sizes[0] if self.model.sizes else 1, 1)).stages.stores
+        stores = self.session(Shape(self.some_rows, 1)).stages.stores
         return float(stores.bytes_[stores.once].sum())
 
     def on(self, cluster: Cluster) -> Steps:
@@ -127,7 +132,7 @@ class Steps:
         return Steps(self.model, cluster, self.parts)
 
     def _problem(self, rows: int) -> Problem:
-        return Problem.of(self.model.graph(rows), self.cluster, self.parts.grouping)
+        return self.model.problem(rows, self.cluster, self.parts.grouping)
 
     def _session(self, shape: Shape, schedule: str = "1f1b", shares: tuple[int, ...] | None = None) -> PipelineSession:
         backend = Pipeline(

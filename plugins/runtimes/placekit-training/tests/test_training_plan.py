@@ -15,7 +15,7 @@ from placekit_pipeline.replicas import BUCKET
 from placekit_pipeline.rings import all_reduce_s
 from placekit_training.layouts import layouts
 from placekit_training.model import Model, Parts, interpolated
-from placekit_training.plan import plan
+from placekit_training.plan import TrainingOptions, TrainingPlan, plan
 from placekit_training.planner import SCHEDULES, Planner, divisors
 from placekit_training.steps import Outcome, Steps
 from placekit_training.strategy import Replica, Strategy
@@ -84,7 +84,7 @@ def imported(target: str, rows: int) -> Graph:
 
 
 def test_a_graph_between_two_batches_is_the_one_that_an_import_gives(model: Model, target: str) -> None:
-    found, wanted = model.graph(7), imported(target, 7)
+    found, wanted = model.program(7).graph, imported(target, 7)
     assert {
         k for k in set(found.all_columns()) - {"signature"} if not np.array_equal(_values(found, k), _values(wanted, k))
     } == set()
@@ -96,12 +96,12 @@ def _values(graph: Graph, column: str) -> Any:
 
 
 def test_graphs_with_other_operations_are_not_interpolated(model: Model, target: str) -> None:
-    low, high = model.graph(2), model.graph(4)
+    low, high = model.program(2).graph, model.program(4).graph
     assert interpolated(low, high.replace(op_name=tuple(f"{n}'" for n in high.op_name)), (2, 4), 3) is None
 
 
 def test_parts_begin_with_calls_of_modules(model: Model) -> None:
-    parts = Parts.of(model.any_graph, machine(FAST))
+    parts = Parts.of(model.problem(2, machine(FAST)))
     assert parts.begins == ("", *(f"layers.{i}" for i in range(6)), "head")
     assert parts.layer.tolist() == [False, *[True] * 6, False]
 
@@ -202,10 +202,18 @@ def test_one_device_is_recommended_where_others_hardly_help(target: str) -> None
     assert "nothing else is faster by more than 5%" in found.verdict
 
 
-def test_a_step_that_fits_nowhere_is_an_error(target: str) -> None:
-    found = plan(target, "2 tiny(1.25GB 900GB/s 80TFLOPS)", batch=4096)
-    with pytest.raises(PlacementError, match=r"no strategy for net\.make with 4,096 rows fits"):
+def test_a_step_that_fits_nowhere_is_an_error(model: Model) -> None:
+    """There is room for parameters and optimiser state, but not for gradients."""
+    steps = Steps(model, devices_with(0.52 * model.program(1).graph.persistent_bytes.sum()))
+    found = TrainingPlan(steps, 2, "", TrainingOptions(batch=2), Planner(steps, 2).rows())
+    with pytest.raises(PlacementError, match=r"no strategy for net\.make with 2 rows fits"):
         _ = found.best
+
+
+def devices_with(memory_bytes: float) -> Cluster:
+    kind = {"flops_per_s": {"float32": 1e13}, "memory_bytes": int(memory_bytes), "memory_bytes_per_s": 1e12}
+    link = {"mesh": "*", "bytes_per_s": 1e10}
+    return Cluster.parse({"kinds": {"tiny": kind}, "devices": [{"kind": "tiny", "count": 2}], "links": [link]})
 
 
 @pytest.mark.parametrize(
