@@ -78,8 +78,8 @@ def _operations(layers: dict[str, dict[str, Row]]) -> list[dict[str, Any]]:
             ("update", f"{name}.update", [parameter, state, backward], held),
         ):
             seconds = {kind: getattr(row, f"{phase}_s") for kind, row in rows.items()}
-            what = {"name": own, "op_type": phase, "phase": phase, "module": name, **place}
-            operations.append({**what, "inputs": inputs, "outputs": outputs, "seconds": seconds})
+            kernel = {"name": own, "op_type": phase, "phase": phase, "module": name, **place}
+            operations.append({**kernel, "inputs": inputs, "outputs": outputs, "seconds": seconds})
         for what in ("parameter", "state"):
             source = {"name": f"{name}.{what}", "op_type": what, "kernel": False, "module": name, **place}
             operations.append({**source, "outputs": [size[what]]})

@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,7 @@ def read_rows(options: ProfileOptions) -> list[Row]:
         kind = _kind(file)
         known |= dict.fromkeys([kind] if kind else [])
         if not (kind and kinds and kind not in kinds):  # what nobody wants may be wrong
-            rows += read_file(str(file), "profile", lambda data, file=file: _rows(data, file, options))
+            rows += read_file(str(file), "profile", partial(_rows, file=file, options=options))
     known |= dict.fromkeys(row.kind for row in rows)
     unknown = [kind for kind in kinds if kind not in known]
     if unknown:

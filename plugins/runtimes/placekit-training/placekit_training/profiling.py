@@ -19,6 +19,7 @@ from placekit_layers.blocks import NUMBERED
 from placekit_torch import Step
 from placekit_torch.capture import own_loss
 from placekit_torch.factory import Made, find_factory, folder_of
+from placekit_torch.tracing import explain
 from torch.utils._pytree import tree_leaves, tree_map
 
 from placekit_core import PHASES, ConfigError, ImporterError, Registry, parse_yaml, reading, write_atomically
@@ -42,20 +43,21 @@ def main(argv: list[str], registry: Registry) -> int:
     given = parser.read(argv)
     if given.out.exists():
         raise ConfigError(f"{given.out} exists", "give another file with --out")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    text, writer = io.StringIO(), None
+    rows, device = list[Row](), "cuda" if torch.cuda.is_available() else "cpu"
     for batch, made in _steps(given.model, given.arguments):
-        rows = measure(made.build(), device)
-        named = [
-            {"layer": row.pop("layer"), "kind": given.kind or device.type, "microbatch": batch, **row} for row in rows
-        ]
-        if writer is None:
-            writer = csv.DictWriter(text, list(named[0]), lineterminator="\n")
-            writer.writeheader()
-        writer.writerows(named)
-        times = (f"{phase} {seconds(sum(row[f'{phase}_s'] for row in rows))}" for phase in PHASES)
-        saved = mebibytes(sum(row["saved_bytes"] for row in rows))
-        print(f"micro-batch {batch}: {len(rows)} layers, {', '.join(times)}, saved {saved}")
+        step = made.build()
+        try:
+            found = measure(step, device, {"kind": given.kind or device, "microbatch": batch})
+        except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as e:  # of the user's code
+            raise ImporterError(*explain(e, f"a step of {made.name} failed")) from e
+        times = ", ".join(f"{phase} {seconds(sum(row[f'{phase}_s'] for row in found))}" for phase in PHASES)
+        saved = mebibytes(sum(row["saved_bytes"] for row in found))
+        print(f"micro-batch {batch}: {len(found)} layers, {times}, saved {saved}")
+        rows += found
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     write_atomically(given.out, text.getvalue().encode())
     print(f"written to {given.out}")
     return 0
@@ -83,8 +85,10 @@ def _steps(model: str, words: Sequence[str]) -> list[tuple[int, Made]]:
     ]
 
 
-def measure(step: Step, device: torch.device) -> list[Row]:
-    """One row for each layer of a training step. Raises ImporterError if the module has no chain of layers.
+def measure(step: Step, device: str, about: Row) -> list[Row]:
+    """One row for each layer of a training step, with the columns of `about`.
+
+    Raises ImporterError if the module has no chain of layers.
 
     Layers are the elements of the module's outermost lists, in the order of their calls, and what the step does `before` the
     first and `after` the last one; what it does between two layers belongs to the second. Parameters and tensors that several
@@ -114,9 +118,10 @@ def measure(step: Step, device: torch.device) -> list[Row]:
     rows = list[Row]()
     for i, layer in enumerate(first.names):
         times = (median(values) for values in zip(*(run[i] for run in runs), strict=True))
-        state = tree_leaves(list(optimizers[i].state.values())) if optimizers[i] else []
+        optimizer = optimizers[i]
+        state = tree_leaves(list(optimizer.state.values())) if optimizer is not None else []
         rows.append({
-            "layer": layer, **{f"{phase}_s": round(s, 9) for phase, s in zip(PHASES, times, strict=True)},
+            "layer": layer, **about, **{f"{phase}_s": round(s, 9) for phase, s in zip(PHASES, times, strict=True)},
             "parameter_bytes": sum(t.nbytes for t, home in homes.items() if home == i),
             "gradient_bytes": sum(t.nbytes for t in trained[i]),
             "state_bytes": sum(t.nbytes for t in state if isinstance(t, torch.Tensor)),
@@ -134,10 +139,10 @@ def _run(one: _Pass, step: Step, inputs: Any, optimizers: Sequence[Any]) -> list
         if optimizer is not None:
             optimizer.step()
         marks.append(one.now())
-    last = len(optimizers) - 1
-    arrived = [one.turned, *(one.arrived.get(i, one.ended) for i in range(last, 0, -1)), one.ended]
-    forward_s, backward_s = one.between([*one.starts, one.turned]), one.between(arrived)[::-1]
-    return list(zip(forward_s, backward_s, one.between(marks), strict=True))
+    arrived = [one.ended, *(one.arrived.get(i, one.ended) for i in range(1, len(optimizers))), one.turned]
+    forward_s = [b - a for a, b in pairwise([*one.starts, one.turned])]
+    backward_s = [a - b for a, b in pairwise(arrived)]
+    return list(zip(forward_s, backward_s, [b - a for a, b in pairwise(marks)], strict=True))
 
 
 class _Pass:
@@ -146,34 +151,25 @@ class _Pass:
     Attributes:
         names: `before`, the layers in the order of their calls, and `after`.
         starts: when the forward pass of each of them began.
-        arrived: when the backward pass had the gradient of what layer i reads; nothing if that needs no gradient.
+        arrived: when the backward pass had the first gradient of what layer i reads; nothing if that needs no gradient.
         turned, ended: when the backward pass began and ended.
         written: bytes of each layer's output that need a gradient.
         called: the layer of the first call of each module, by its path.
     """
 
-    def __init__(self, device: torch.device, module: torch.nn.Module) -> None:
+    def __init__(self, device: str, module: torch.nn.Module) -> None:
         self.device, self.module = device, module
-        self.names, self.starts, self.written = ["before"], list[Any](), list[int]()
-        self.arrived, self.called = dict[int, Any](), dict[str, int]()
+        self.names, self.starts, self.written = ["before"], list[float](), list[int]()
+        self.arrived, self.called = dict[int, float](), dict[str, int]()
         found = {m[0]: m[1] for path, _ in module.named_modules() if (m := NUMBERED.match(f"root.{path}"))}
         lengths = Counter(found.values())
         self.layers = {path.removeprefix("root.") for path, of in found.items() if lengths[of] > 1}
 
-    def now(self) -> Any:
-        """A mark in time, on a GPU in its queue of kernels."""
-        if self.device.type != "cuda":
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def between(self, marks: Sequence[Any]) -> list[float]:
-        """Seconds from each mark to the next."""
-        if self.device.type != "cuda":
-            return [b - a for a, b in pairwise(marks)]
-        torch.cuda.synchronize(self.device)
-        return [a.elapsed_time(b) / 1e3 for a, b in pairwise(marks)]
+    def now(self) -> float:
+        """Seconds on a clock, when the device has done all that it was given."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def run(self, step: Step, inputs: Any, every_module: bool = False) -> None:
         """Run the pass; with `every_module`, note the layer of each module's first call.
@@ -228,7 +224,7 @@ class _Pass:
         tensors = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor) and t.requires_grad]
         self.written.append(sum(t.nbytes for t in tensors))
         for tensor in tensors:
-            tensor.register_hook(partial(self._arrive, len(self.names) - 1))
+            tensor.register_hook(partial(self._arrive, len(self.names) - 1))  # type: ignore[no-untyped-call]
 
     def _arrive(self, i: int, gradient: torch.Tensor) -> None:
-        self.arrived[i] = self.now()
+        self.arrived.setdefault(i, self.now())  # what all layers read, such as a bias of positions, comes last

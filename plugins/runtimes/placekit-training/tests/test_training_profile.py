@@ -17,7 +17,6 @@ from placekit_training.profiling import main, measure
 
 from placekit_core import ImporterError, PlacekitError, installed, place
 
-CPU = torch.device("cpu")
 NET = """
 import torch
 from placekit_torch import Step
@@ -80,7 +79,7 @@ def columns(rows: list[dict[str, Any]], *names: str) -> dict[str, tuple[int, ...
 
 def test_bytes_of_each_layer() -> None:
     batch, width, tokens = 2, 8, 32
-    rows = measure(step(batch=batch, width=width), CPU)
+    rows = measure(step(batch=batch, width=width), "cpu", {})
     x = 4 * tokens * width
     block, counts = 4 * (8 * width * width + 4 * width), 4  # Adam counts its steps for each parameter
     assert columns(rows, "parameter", "gradient", "state") == {
@@ -99,13 +98,13 @@ def test_bytes_of_each_layer() -> None:
 
 
 def test_shared_weights_count_for_the_first_layer() -> None:
-    rows = measure(step(tied=True), CPU)
+    rows = measure(step(tied=True), "cpu", {})
     assert columns(rows, "gradient")["before"] == (4 * 116 * 8,)
     assert columns(rows, "gradient")["after"] == (8 * 8,)
 
 
 def test_frozen_layers_have_no_backward_pass() -> None:
-    rows = measure(step(frozen=True), CPU)
+    rows = measure(step(frozen=True), "cpu", {})
     assert columns(rows, "gradient", "state", "saved")["h.0"] == (0, 0, 0)
     assert columns(rows, "parameter")["h.0"] == columns(rows, "parameter")["h.1"]
     backward_s = [row["backward_s"] for row in rows]
@@ -115,7 +114,7 @@ def test_frozen_layers_have_no_backward_pass() -> None:
 
 def test_seconds_are_about_those_of_the_step() -> None:
     of = step(batch=16, width=128, depth=4)
-    rows = measure(of, CPU)
+    rows = measure(of, "cpu", {})
     optimizer = of.optimizer and of.optimizer(list(of.module.parameters()))
     times = []
     for _ in range(9):
@@ -136,10 +135,10 @@ def test_what_is_no_chain_of_layers() -> None:
     shared = torch.nn.Linear(8, 8)
     twice = torch.nn.Sequential(shared, torch.nn.ReLU(), shared)
     with pytest.raises(ImporterError, match="0 is called twice"):
-        measure(Step(twice, x, torch.Tensor.sum), CPU)
+        measure(Step(twice, x, torch.Tensor.sum), "cpu", {})
     with pytest.raises(ImporterError, match="Linear calls no module that is in a list"):
-        measure(Step(shared, x, torch.Tensor.sum), CPU)
-    rows = measure(Step(torch.nn.Sequential(shared, torch.nn.ReLU()), x, torch.Tensor.sum), CPU)  # no optimiser
+        measure(Step(shared, x, torch.Tensor.sum), "cpu", {})
+    rows = measure(Step(torch.nn.Sequential(shared, torch.nn.ReLU()), x, torch.Tensor.sum), "cpu", {})  # no optimiser
     assert [row["layer"] for row in rows] == ["before", "0", "1", "after"]
     assert {row["state_bytes"] for row in rows} == {0}
 
@@ -168,11 +167,15 @@ def test_from_a_model_to_stages(
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)
+    Path("bad.py").write_text(NET.replace("self.norm(x.flatten(0, 1))", "x[:, :, 0]"))
     for words, said in (
         (["net.py:make"], "a profile is for one or more micro-batches"),
         (["net.py:make", "batch=0"], "a profile is for one or more micro-batches"),
         (["net.py:make", "batch=1", "length=3"], "net.py:make takes no 'length'"),
         (["net.py:make", "batch=[1"], "batch=\\[1 is not a readable argument"),
+        (["net.py:make", "batch=1", "width=a"], "net.make failed"),
+        (["net.py:Net", "depth=1"], "a profile is for one or more micro-batches"),
+        (["bad.py:make", "batch=1"], "a step of bad.make failed: "),
         (["other.py:make", "batch=1"], "no file other.py"),
         (["make", "batch=1"], "no file make"),
     ):
