@@ -41,6 +41,18 @@ class PipeDreamOptions(Options):
     path: str = Field("", description="a profile in PipeDream's text format (docs/formats.md); required")
 
 
+class ProfileOptions(Options):
+    """Options of importer `profile`."""
+
+    path: str = Field("", description="a profile of layers, or a folder of profiles (docs/formats.md); required")
+    microbatch: int | None = Field(
+        None, description="rows of the batch in a micro-batch; null: the profile has only one"
+    )
+    degree: int = Field(1, description="devices that split each operator; such a group counts as one device")
+    kinds: dict[str, str] = Field({}, description="kinds to read, with their names on the machine; empty: all")
+    output_bytes: int = Field(0, description="bytes between layers for one row of the batch, which Metis' files lack")
+
+
 def is_graph_file(head: bytes) -> bool:
     """Whether a file that begins with `head` may be a graph file: a zip whose first file is a numpy array."""
     return re.match(rb"PK\x03\x04.{26}[^/]{1,200}\.npy", head, re.DOTALL) is not None
@@ -69,6 +81,11 @@ def is_msr(head: bytes) -> bool:
 def is_pipedream(head: bytes) -> bool:
     """Whether a file that begins with `head` is a profile of PipeDream: its first line is a node, which `head` may cut off."""
     return re.match(rb"(\xef\xbb\xbf)?\s*\w+ -- [^\n]*( -- forward_compute_time=|\Z)", head) is not None
+
+
+def is_profile(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a profile of layers: the first line names its columns."""
+    return re.match(rb"(\xef\xbb\xbf)?layer,kind,microbatch,", head) is not None
 
 
 @hookimpl
@@ -120,5 +137,14 @@ def placekit_importers() -> list[ImporterComponent]:
             paper="Narayanan et al. 2019, PipeDream (SOSP)",
             files=(".txt",),
             detect=is_pipedream,
+        ),
+        ImporterComponent(
+            name="profile",
+            summary="measured seconds and bytes of each layer by kind of device: a CSV, or profiles of Sailor or Metis",
+            config=ProfileOptions,
+            target="placekit_formats.profile:ProfileImporter",
+            paper="Strati et al. 2025, Sailor (SOSP); Um et al. 2024, Metis (USENIX ATC)",
+            files=(".csv",),
+            detect=is_profile,
         ),
     ]

@@ -137,7 +137,7 @@ class JsonImporter(Importer):
     def load(self) -> list[Program]:
         """The program. Raises ImporterError that names the file, the operation and the field."""
         path = self.options.path
-        return [_program(path, read_file(path, self.name, _parse))]
+        return [program_of(path, read_file(path, self.name, _parse))]
 
     @classmethod
     def write(cls, program: Program, path: Path) -> None:
@@ -146,7 +146,7 @@ class JsonImporter(Importer):
         If that fails, or if `load` would refuse the file, it raises ImporterError and writes nothing.
         """
         data = _document(program)
-        _program(f"cannot write {path}", data)
+        program_of(f"cannot write {path}", data)
         try:
             content = json.dumps(data, indent=1).encode()
             _parse(content)
@@ -169,7 +169,7 @@ def _parse(content: bytes) -> Any:
     return data
 
 
-def _program(path: str, data: Any) -> Program:
+def program_of(path: str, data: Any) -> Program:
     """Build the program from a document's data. Raises ImporterError with a message that begins with `path`."""
     try:
         document = Document.model_validate(data)

@@ -10,6 +10,7 @@ from placekit_formats.doppler import DopplerImporter
 from placekit_formats.json_program import JsonImporter
 from placekit_formats.msr import MsrImporter
 from placekit_formats.pipedream import PipeDreamImporter
+from placekit_formats.profile import ProfileImporter
 from placekit_testing import ImporterContract
 from placekit_testing.contract import Make
 
@@ -32,6 +33,12 @@ class TestMsr(ImporterContract):
     @pytest.fixture
     def make(self) -> Make:
         return partial(MsrImporter, path=str(SAMPLES / "training.json"))
+
+
+class TestProfile(ImporterContract):
+    @pytest.fixture
+    def make(self) -> Make:
+        return partial(ProfileImporter, path=str(SAMPLES / "profile.csv"))
 
 
 class TestPipeDream(ImporterContract):

@@ -19,6 +19,7 @@ from placekit_formats.file_importer import FileImporter
 from placekit_formats.json_program import JsonImporter
 from placekit_formats.msr import MsrImporter, placed_devices
 from placekit_formats.pipedream import PipeDreamImporter
+from placekit_formats.profile import ProfileImporter
 from placekit_testing.damaged import TEXT, changed, check_damaged, of_bytes, of_values
 from placekit_testing.strategies import random_step
 
@@ -72,6 +73,7 @@ IMPORTERS: dict[str, tuple[type[Importer], str]] = {
     "doppler": (DopplerImporter, "triangle.txt"),
     "msr": (MsrImporter, "training.json"),
     "pipedream": (PipeDreamImporter, "tower.txt"),
+    "profile": (ProfileImporter, "profile.csv"),
     "file": (FileImporter, ""),
 }
 

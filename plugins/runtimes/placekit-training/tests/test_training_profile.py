@@ -1,0 +1,191 @@
+"""`placekit profile`: the layers of a step, their bytes to the last one, their seconds about, and the file that it writes."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from placekit_torch import Step
+from placekit_training import placekit_commands
+from placekit_training.profiling import main, measure
+
+from placekit_core import ImporterError, PlacekitError, installed, place
+
+NET = """
+import torch
+from placekit_torch import Step
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width, depth, tied):
+        super().__init__()
+        self.words, self.place = torch.nn.Embedding(100, width), torch.nn.Parameter(torch.zeros(16, width))
+        self.h = torch.nn.ModuleList(Block(width) for _ in range(depth))
+        self.norm, self.head = torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 100, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        x = self.words(tokens) + self.place
+        for block in self.h:
+            x = block(x)
+        return self.head(self.norm(x.flatten(0, 1)))
+
+
+def make(batch=1, width=8, depth=2, tied=False, frozen=False):
+    net, tokens = Net(width, depth, tied), torch.randint(0, 100, (batch, 16))
+    if frozen:
+        net.words.requires_grad_(False)
+        net.place.requires_grad_(False)
+        net.h[0].requires_grad_(False)
+    return Step(net, tokens, torch.nn.functional.cross_entropy, tokens.flatten(), torch.optim.Adam)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def step(**arguments: Any) -> Step:
+    code: dict[str, Any] = {}
+    exec(NET, code)
+    made: Step = code["make"](**arguments)
+    return made
+
+
+def columns(rows: list[dict[str, Any]], *names: str) -> dict[str, tuple[int, ...]]:
+    """The bytes of each layer."""
+    return {row["layer"]: tuple(row[f"{name}_bytes"] for name in names) for row in rows}
+
+
+def test_bytes_of_each_layer() -> None:
+    batch, width, tokens = 2, 8, 32
+    rows = measure(step(batch=batch, width=width), "cpu", {})
+    x = 4 * tokens * width
+    block, counts = 4 * (8 * width * width + 4 * width), 4  # Adam counts its steps for each parameter
+    assert columns(rows, "parameter", "gradient", "state") == {
+        "before": (4 * 116 * width, 4 * 116 * width, 8 * 116 * width + 2 * counts),
+        "h.0": (block, block, 2 * block + 3 * counts),
+        "h.1": (block, block, 2 * block + 3 * counts),
+        # scale, bias and two statistics of the norm, its counter; the head
+        "after": (16 * width + 8 + 400 * width, 8 * width + 400 * width, 2 * (408 * width) + 3 * counts),
+    }
+    # tokens; a block's input and what relu has written; the norm's input, output, mean and deviation, the log-softmax,
+    # and the weight of the mean loss
+    after = 2 * x + 8 * width + 400 * tokens + 4
+    assert columns(rows, "output", "saved") == {
+        "before": (x, 8 * tokens), "h.0": (x, 5 * x), "h.1": (x, 5 * x), "after": (4, after),
+    }  # fmt: skip
+
+
+def test_shared_weights_count_for_the_first_layer() -> None:
+    rows = measure(step(tied=True), "cpu", {})
+    assert columns(rows, "gradient")["before"] == (4 * 116 * 8,)
+    assert columns(rows, "gradient")["after"] == (8 * 8,)
+
+
+def test_frozen_layers_have_no_backward_pass() -> None:
+    rows = measure(step(frozen=True), "cpu", {})
+    assert columns(rows, "gradient", "state", "saved")["h.0"] == (0, 0, 0)
+    assert columns(rows, "parameter")["h.0"] == columns(rows, "parameter")["h.1"]
+    backward_s = [row["backward_s"] for row in rows]
+    assert backward_s[:2] == [0, 0]
+    assert min(backward_s[2:]) > 0
+
+
+def test_seconds_are_about_those_of_the_step() -> None:
+    of = step(batch=16, width=128, depth=4)
+    rows = measure(of, "cpu", {})
+    optimizer = of.optimizer and of.optimizer(list(of.module.parameters()))
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        of.module.zero_grad(set_to_none=False)
+        of.loss and of.loss(of.module(of.inputs), of.targets).backward()
+        optimizer and optimizer.step()
+        times.append(time.perf_counter() - start)
+    total = sum(row[f"{phase}_s"] for row in rows for phase in ("forward", "backward", "update"))
+    assert 0.3 < total / median(times) < 3
+    layers = [row["forward_s"] + row["backward_s"] for row in rows]
+    assert max(layers[1:5]) < 5 * min(layers[1:5])  # alike layers
+    assert layers[0] < min(layers[1:5])
+
+
+def test_what_is_no_chain_of_layers() -> None:
+    x = torch.zeros(4, 8)
+    shared = torch.nn.Linear(8, 8)
+    twice = torch.nn.Sequential(shared, torch.nn.ReLU(), shared)
+    with pytest.raises(ImporterError, match="0 is called twice"):
+        measure(Step(twice, x, torch.Tensor.sum), "cpu", {})
+    with pytest.raises(ImporterError, match="Linear calls no module that is in a list"):
+        measure(Step(shared, x, torch.Tensor.sum), "cpu", {})
+    rows = measure(Step(torch.nn.Sequential(shared, torch.nn.ReLU()), x, torch.Tensor.sum), "cpu", {})  # no optimiser
+    assert [row["layer"] for row in rows] == ["before", "0", "1", "after"]
+    assert {row["state_bytes"] for row in rows} == {0}
+
+
+@pytest.mark.slow  # compiles backend pipeline, where it is not compiled yet
+def test_from_a_model_to_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("placekit_formats")
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    assert main(["net.py:make", "batch=1,4", "width=64", "--kind", "mine"], installed()) == 0
+    assert "micro-batch 4: 4 layers, forward " in capsys.readouterr().out
+    with open("profile.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["layer"], row["microbatch"]) for row in rows[3:5]] == [("after", "1"), ("before", "4")]
+    kind = {"type": "cpu", "flops_per_s": {"float32": 1e11}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e10}
+    machine = {"kinds": {"mine": kind}, "devices": [{"kind": "mine", "count": 2}]}
+    machine["links"] = [{"mesh": "*", "bytes_per_s": 1e12}]
+    backend = {"name": "pipeline", "microbatches": 16}
+    result = place("profile.csv", microbatch=4, cluster=machine, policy="chain", backend=backend)
+    total = sum(float(row[f"{phase}_s"]) for row in rows[4:] for phase in ("forward", "backward"))
+    assert 8 * total < result.value_s < 16 * total
+
+
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(NET)
+    Path("bad.py").write_text(NET.replace("self.norm(x.flatten(0, 1))", "x[:, :, 0]"))
+    for words, said in (
+        (["net.py:make"], "a profile is for one or more micro-batches"),
+        (["net.py:make", "batch=0"], "a profile is for one or more micro-batches"),
+        (["net.py:make", "batch=1", "length=3"], "net.py:make takes no 'length'"),
+        (["net.py:make", "batch=[1"], "batch=\\[1 is not a readable argument"),
+        (["net.py:make", "batch=1", "width=a"], "net.make failed"),
+        (["net.py:Net", "depth=1"], "a profile is for one or more micro-batches"),
+        (["bad.py:make", "batch=1"], "a step of bad.make failed: "),
+        (["other.py:make", "batch=1"], "no file other.py"),
+        (["make", "batch=1"], "no file make"),
+    ):
+        with pytest.raises(PlacekitError, match=said):
+            main(words, installed())
+    Path("profile.csv").write_text("")
+    with pytest.raises(PlacekitError, match=r"profile\.csv exists"):
+        main(["net.py:make", "batch=1"], installed())
+
+
+def test_the_command() -> None:
+    [command] = placekit_commands()
+    assert (command.name, command.target) == ("profile", "placekit_training.profiling:main")
