@@ -14,10 +14,10 @@ from pydantic import Field, ValidationError
 from placekit_core import (
     Cluster,
     ConfigError,
-    Graph,
     ImporterError,
     Options,
     PlacementError,
+    Program,
     Registry,
     installed,
     parse_yaml,
