@@ -11,19 +11,21 @@ import argparse
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import vtrain
 from placekit_formats import ProfileOptions
 from placekit_formats.profile import ProfileImporter
-from placekit_training.model import Model, Parts
+from placekit_pipeline.pipeline import Pipeline
+from placekit_training.model import Model
 from placekit_training.steps import Outcome, Steps
 from placekit_training.strategy import Replica, Strategy
 
-from placekit_core import Cluster
+from placekit_core import Cluster, ImporterError, Problem
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -61,9 +63,7 @@ def published(folder: Path) -> Iterator[Published]:
         number = itertools.count()
         begins = tuple(f"layers.{layers[0]}" for layers in pipeline["layers_per_stage"][1:])
         microbatches = plan["gbs"] // plan["mbs"] // count
-        replicas = tuple(
-            Replica(tuple(next(number) for _ in row), begins, plan["mbs"], microbatches) for row in groups
-        )
+        replicas = tuple(Replica(tuple(next(number) for _ in row), begins, plan["mbs"], microbatches) for row in groups)
         yield Published(
             "/".join([*place[:-1], file.stem.removeprefix("plan_config_")]), place[0], model, Strategy(replicas), kinds,
             int(groups[0][0][1]), plan["real"], plan["max_mem"],
@@ -87,15 +87,148 @@ def predicted(row: Published, profiles: Path) -> Outcome:
 
     def load(_: Any) -> Any:
         return ProfileImporter(
-            ProfileOptions(path=str(profiles / row.model), degree=row.degree, microbatch=rows, kinds={k: k for k in row.kinds})
+            ProfileOptions(
+                path=str(profiles / row.model), degree=row.degree, microbatch=rows, kinds={k: k for k in row.kinds}
+            )
         ).load()
 
     return Steps(Model(row.model, load, (rows,)), machine(row)).outcome(row.strategy)
 
 
+# ---- vTrain's rows with replicas
+
+
+FITTED = vtrain.Parameters(1.0, 0.33, 0.81, 51e-6)
+"""As `benchmarks/vtrain.py` fits them on rows with two stages and without replicas (results/vtrain.md)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One measured step of vTrain: `copies` of `stages` each."""
+
+    micro: int
+    hidden: int
+    heads: int
+    layers: int
+    length: int
+    copies: int
+    stages: int
+    microbatches: int
+    real_s: float
+
+
+def steps(file: Path) -> Iterator[Step]:
+    """The rows of vTrain's file."""
+    for line in file.read_text().splitlines()[1:]:
+        *numbers, ms = line.split(",")
+        _, total, micro, hidden, heads, layers, length, _, copies, stages = map(int, numbers)
+        yield Step(micro, hidden, heads, layers, length, copies, stages, total // micro // copies, float(ms) / 1e3)
+
+
+def seconds(step: Step, overlap: bool | None) -> float:
+    """Seconds of a step; with `overlap` None, of one copy alone, which averages nothing."""
+    setting = vtrain.Setting()
+    model = vtrain.model(step.micro, step.hidden, step.heads, step.layers, step.length, setting.vocabulary)
+    copies = 1 if overlap is None else step.copies
+    problem = Problem.of(model.graph, vtrain.machine(copies * step.stages, FITTED, setting), model.grouping)
+    rows = [list(range(r * step.stages, (r + 1) * step.stages)) for r in range(copies)]
+    backend = Pipeline(
+        schedule="1f1b", microbatches=copies * step.microbatches, checkpointing=setting.checkpointing, threads=1,
+        replicas=rows if copies > 1 else [], overlap=bool(overlap),
+    )  # fmt: skip
+    return float(
+        backend.open(problem).evaluate(problem.placement(model.stage(step.stages, step.layers)).batch()).value_s[0]
+    )
+
+
+def independent(rows: Sequence[Step]) -> tuple[int, float]:
+    """How many numbers give all rows as a + b L + c M + d L M for each hidden size, micro-batch, stages and copies; the worst error."""
+    numbers, worst = 0, 0.0
+    for _, own in itertools.groupby(sorted(rows, key=_cell), key=_cell):
+        part = list(own)
+        terms = np.asarray([[1, r.layers, r.microbatches, r.layers * r.microbatches] for r in part], np.float64)
+        real = np.asarray([r.real_s for r in part])
+        solved, _, rank, _ = np.linalg.lstsq(terms, real, rcond=None)
+        numbers, worst = numbers + int(rank), max(worst, float(np.abs(terms @ solved / real - 1).max()))
+    return numbers, worst
+
+
+def _cell(row: Step) -> tuple[int, ...]:
+    return row.hidden, row.micro, row.stages, row.copies
+
+
+# ---- the report
+
+
+def sailor_lines(folder: Path) -> list[str]:
+    """The table of Sailor's plans."""
+    lines = ["| plan | measured | predicted | error | measured GB | predicted GB |", "|---|---:|---:|---:|---:|---:|"]
+    errors: dict[str, list[float]] = {}
+    pairs, right = 0, 0
+    known: dict[str, list[tuple[float, float]]] = {}
+    for row in published(folder / "validation"):
+        real, size = f"{row.real_s:.3f} s", f"{row.max_bytes / 1e9:.1f}"
+        try:
+            found = predicted(row, folder / "profiles_and_configs" / "Planner" / "sailor_planner" / "profiles")
+        except ImporterError:  # the profile has 26 layers, and the model 34
+            lines.append(f"| {row.name} | {real} | no profile | | {size} | |")
+            continue
+        error = found.step_s / row.real_s - 1
+        errors.setdefault(row.machine, []).append(error)
+        known.setdefault(row.machine, []).append((row.real_s, found.step_s))
+        lines.append(
+            f"| {row.name} | {real} | {found.step_s:.3f} s | {error:+.1%} | {size} | {found.peak_bytes.max() / 1e9:.1f} |"
+        )
+    for machine_name, own in errors.items():
+        share = np.abs(own)
+        both = list(itertools.combinations(known[machine_name], 2))
+        right = sum((a[0] < b[0]) == (a[1] < b[1]) for a, b in both)
+        pairs = len(both)
+        lines += [
+            "",
+            f"{machine_name}: median error {np.median(share):.1%}, worst {share.max():.1%}; {right} of {pairs} pairs in the right order",
+        ]
+    return lines
+
+
+def vtrain_lines(file: Path) -> list[str]:
+    """The table of vTrain's replicas."""
+    rows = list(steps(file))
+    numbers, worst = independent(rows)
+    lines = [
+        f"{len(rows)} rows are at most {numbers} numbers, which give them all to {worst:.1e}.", "",
+        "| averaging gradients | copies | stages | rows | mean error | median | worst |", "|---|---:|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for label, overlap in (("not counted", None), ("in buckets during the backward pass", True), ("after it", False)):
+        error = np.asarray([abs(seconds(row, overlap) / row.real_s - 1) for row in rows])
+        cells = [(2, 1), (2, 2), (4, 1), (4, 2)]
+        for copies, stages in cells:
+            own = error[[r.copies == copies and r.stages == stages for r in rows]]
+            lines.append(
+                f"| {label} | {copies} | {stages} | {len(own)} | {own.mean():.1%} | {np.median(own):.1%} | {own.max():.1%} |"
+            )
+        lines.append(
+            f"| {label} | all | all | {len(rows)} | {error.mean():.1%} | {np.median(error):.1%} | {error.max():.1%} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="keep the tables in benchmarks/results")
+    arguments = parser.parse_args()
+    samples = os.environ.get("PLACEKIT_SAMPLES")
+    if not samples:
+        parser.error("PLACEKIT_SAMPLES is not set: the folder with published/sailor and vtrain/replicas.csv")
+    lines = ["## Sailor", "", *sailor_lines(Path(samples) / "published" / "sailor"), "", "## vTrain", ""]
+    print("\n".join(lines), flush=True)
+    more = vtrain_lines(Path(samples) / "vtrain" / "replicas.csv")
+    print("\n".join(more))
+    if arguments.write:
+        head = ["# Training plans beside published measurements", "", "`python benchmarks/training.py --write`", ""]
+        (RESULTS / "training.md").write_text("\n".join([*head, *lines, *more, ""]))
+
+
 if __name__ == "__main__":
-    samples = Path(os.environ["PLACEKIT_SAMPLES"]) / "published" / "sailor"
-    for row in published(samples / "validation"):
-        if row.model != "OPT-350": continue
-        found = predicted(row, samples / "profiles_and_configs" / "Planner" / "sailor_planner" / "profiles")
-        print(row.name, row.real_s, found.step_s, f"{found.step_s / row.real_s - 1:+.1%}", row.max_bytes/1e9, found.peak_bytes.max()/1e9, found.error)
+    main()

@@ -16,7 +16,7 @@ from placekit_core.contracts.measurement import Measurements, Schedule
 from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.problem import Problem
 from placekit_core.contracts.program import Executable
-from placekit_core.contracts.result import ErrorBand
+from placekit_core.contracts.result import Baseline, ErrorBand
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,10 @@ class Session(ABC):
     def lower_bound(self) -> float | None:
         """A proven lower bound on this objective over all placements, in seconds; None if nothing is proven."""
         return None
+
+    def baselines(self) -> Sequence[Baseline]:
+        """Usual ways to run the program on this backend that no policy stands for, to compare results with."""
+        return ()
 
     def kernel(self) -> Any:
         """A compiled evaluation for compiled searches (see `Evaluator.kernel`), or None."""

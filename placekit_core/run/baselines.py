@@ -86,6 +86,9 @@ def add_baselines(assembly: Assembly, searches: Sequence[OpenProgram], stop: Int
                 return True
             if stop is not None and stop.asked:
                 return False
+        if assembly.config.baselines is None:
+            with optional(search.evaluate.note, "the backend's baselines failed"):
+                found += search.session.baselines()
     return False
 
 

@@ -14,8 +14,9 @@ from placekit_scheduling.fields import Field
 from placekit_scheduling.loads import Loads
 from pydantic import BaseModel
 
-from placekit_core import Backend, BackendError, Executable, Placement, Problem, Schedule, Session
+from placekit_core import Backend, BackendError, Baseline, Executable, Placement, Problem, Schedule, Session
 from placekit_pipeline import PipelineOptions
+from placekit_pipeline.baselines import baselines
 from placekit_pipeline.bounds import divided_load_bound, load_bound, with_seconds
 from placekit_pipeline.cycles import cycle
 from placekit_pipeline.loads import pipeline_loads
@@ -244,6 +245,10 @@ class PipelineSession(KernelSession):
         if not self.options.replicas:
             return alone
         return max(alone, divided_load_bound(problem, sorted({d for row in self.replicas.rows for d in row})))
+
+    def baselines(self) -> list[Baseline]:
+        """Equal stages, and replicas."""
+        return list(baselines(self))
 
     def lower_bound(self) -> float | None:
         """Of a step: the work of all micro-batches over all devices, and one micro-batch's longest path, as for makespans.

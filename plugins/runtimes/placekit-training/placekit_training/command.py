@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from placekit_core import Registry
-from placekit_training.plan import PYTHON, plan
+from placekit_training.plan import PYTHON, plan, write_scripts
 from placekit_training.text import show
 
 
@@ -14,9 +15,11 @@ def takes(model: str) -> bool:
     return PYTHON in model or model.endswith((".csv", ".json"))
 
 
-def main(model: str, machine: str, options: Mapping[str, str], registry: Registry) -> int:
-    """Print the plan. Raises PlacementError if nothing fits."""
+def main(model: str, machine: str, options: Mapping[str, str], registry: Registry, scripts: Path | None) -> int:
+    """Print the plan, and write its scripts to the folder `scripts`. Raises PlacementError if nothing fits."""
     found = plan(model, machine, registry=registry, **options)
     show(found)
+    if scripts is not None:
+        print("\n".join(["", *write_scripts(found, scripts)]))
     _ = found.best  # raises if nothing fits
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,15 +17,18 @@ from placekit_core import (
     ConfigError,
     ImporterError,
     Options,
+    PlacekitError,
     PlacementError,
     Program,
     Registry,
     installed,
     parse_yaml,
+    write_atomically,
 )
 from placekit_core.contracts.errors import explain
 from placekit_training.model import Model
 from placekit_training.planner import Planner, Row
+from placekit_training.scripts import script
 from placekit_training.steps import Outcome, Steps
 
 PYTHON = ".py:"
@@ -39,13 +43,13 @@ class TrainingOptions(Options):
         ge=1, le=2**20, description="rows of the global batch: all devices together process it in a step"
     )
     autocast: Literal["none", "bfloat16", "float16"] = Field(
-        "none", description="run the step inside torch.autocast in this type"
+        default="none", description="run the step inside torch.autocast in this type"
     )
     degree: int | None = Field(
-        None, ge=1, description="devices of each group in a profile that split operators and count as one device"
+        default=None, ge=1, description="devices of each group in a profile that split operators and count as one device"
     )
-    kinds: dict[str, str] = Field({}, description="the machine's kinds by their names in a profile; empty: the same")
-    arguments: dict[str, Any] = Field({}, description="further arguments of the function: arguments.layers=12")
+    kinds: dict[str, str] = Field(default={}, description="the machine's kinds by their names in a profile; empty: the same")
+    arguments: dict[str, Any] = Field(default={}, description="further arguments of the function: arguments.layers=12")
 
 
 OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
@@ -125,6 +129,25 @@ class TrainingPlan:
         ]
 
 
+def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
+    """Write a script for each row of the table that has one; returns the command lines that run them. Raises PlacekitError."""
+    if not found.target:
+        raise PlacekitError("a profile has no modules to run", "plan FILE.py:make to get scripts")
+    file, _, function = found.target.partition(":")
+    relative = Path(os.path.relpath(file, folder)).as_posix()
+    lines = []
+    for row in found.rows:
+        if row.outcome is not None and row.outcome.strategy.replicas:
+            text = script(
+                row.outcome.strategy, f"{relative}:{function}", found.cluster.device_names, found.options.arguments
+            )
+            path, count = folder / f"{row.family.replace(' ', '_')}.py", len(row.outcome.strategy.devices)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, text.encode())
+            lines.append(f"torchrun --nproc-per-node {count} {path}" if count > 1 else f"python {path}")
+    return lines
+
+
 def free_links(cluster: Cluster) -> Cluster:
     """The machine with transfers that take no time."""
     quick = {"bytes_per_s": 1e30, "latency_s": 0.0}
@@ -165,7 +188,7 @@ def plan(
     o = _checked(options)
     cluster = described_machine(machine, registry)
     steps = Steps(_model(model, o, cluster, registry), cluster)
-    return TrainingPlan(steps, o.batch, model, o, Planner(steps, o.batch).rows())
+    return TrainingPlan(steps, o.batch, model if PYTHON in model else "", o, Planner(steps, o.batch).rows())
 
 
 def _checked(options: Mapping[str, Any]) -> TrainingOptions:
@@ -192,7 +215,7 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
 
     kinds = {kind: kind for kind in cluster.kind_names} if not o.kinds else o.kinds
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
-    rows = read_rows(ProfileOptions(path=target, kinds=kinds))
+    rows = read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
     sizes = tuple(sorted({row.microbatch for row in rows if o.degree in (None, row.degree)}))
     return Model(
         Path(target).stem, lambda some: [registry.imported({**section, "microbatch": r})[0] for r in some], sizes

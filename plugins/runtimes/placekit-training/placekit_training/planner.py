@@ -10,9 +10,10 @@ from functools import cache
 import numpy as np
 from placekit_pipeline.chain import ChainPolicy
 
-from placekit_core import Ledger, NotApplicable, NothingFits, Placement, Task, place
+from placekit_core import Ledger, NotApplicable, NothingFits, PlacekitError, Placement, Task, place
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_training.layouts import Layout, layouts
+from placekit_training.scripts import check
 from placekit_training.steps import Outcome, Shape, Steps
 from placekit_training.strategy import Replica, Strategy
 
@@ -216,7 +217,7 @@ class Planner:
             for recompute in (False, True)
             for devices in self.subsets()
             for rows in self.sizes(self.batch)
-            if len(devices) > 1 and self.batch // rows % len(devices) == 0
+            if len(devices) > 1
         )
 
     def _chunks(self, devices: Sequence[int], rows: int, recompute: bool) -> Outcome | None:
@@ -230,7 +231,8 @@ class Planner:
             return None  # fewer parts than chunks
         begins = tuple(self.steps.parts.begins[i] for i in first)
         replica = Replica(tuple(devices) * CHUNKS, begins, rows, self.batch // rows)
-        return self.steps.outcome(Strategy((replica,), "interleaved", recompute))
+        strategy = Strategy((replica,), "interleaved", recompute)
+        return self.steps.outcome(strategy) if _runs(strategy) else None
 
     def _least_s(self, rows: int, recompute: bool) -> float:
         """Seconds that all devices together take for the forward and backward passes, without any waiting."""
@@ -247,7 +249,8 @@ class Planner:
             return
         strategy = self.steps.strategy(placement, shape)
         if strategy.pipelined:
-            yield from (self.steps.outcome(replace(strategy, schedule=schedule)) for schedule in SCHEDULES)
+            made = (replace(strategy, schedule=schedule) for schedule in SCHEDULES)
+            yield from (self.steps.outcome(s) for s in made if _runs(s))
 
     def _chain(self, shape: Shape) -> Placement | None:
         """The best contiguous split under 1F1B; None if no split fits the memory."""
@@ -260,6 +263,15 @@ class Planner:
         except NotApplicable:
             return None
         return placement if session.evaluate(placement.batch()).fits[0] else None
+
+
+def _runs(strategy: Strategy) -> bool:
+    """Whether torch has the schedule for these stages and micro-batches."""
+    try:
+        check(strategy)
+    except PlacekitError:
+        return False
+    return True
 
 
 def _moves(count: int) -> Iterator[np.ndarray]:

@@ -48,9 +48,8 @@ def script(
     path, folder = PurePosixPath(file), PurePosixPath(file).parent.as_posix()
     if not (path.suffix == ".py" and path.stem.isidentifier() and function.isidentifier()):
         raise PlacekitError(f"{target!r} is not FILE.py:FUNCTION", "name a file and a function in it: model.py:make")
+    check(strategy)
     replicas, ranks = strategy.replicas, {device: rank for rank, device in enumerate(strategy.devices)}
-    for replica in replicas:
-        _check(strategy.schedule, replica)
     pipelines = any(len(replica.devices) > 1 for replica in replicas)
     few = [replica.microbatches < len(replica.devices) for replica in replicas]  # torch's 1F1B refuses them
     flags = {
@@ -86,8 +85,13 @@ def script(
     return "".join(_filled(name, flags, values) for name in ("head", "pipelines" if pipelines else "one_stage"))
 
 
+def check(strategy: Strategy) -> None:
+    """Raise PlacekitError if torch has no such schedule for these stages and micro-batches."""
+    for replica in strategy.replicas:
+        _check(strategy.schedule, replica)
+
+
 def _check(schedule: str, replica: Replica) -> None:
-    """Raise PlacekitError if torch has no such pipeline."""
     stages, devices = [*replica.devices], list(dict.fromkeys(replica.devices))
     if len(stages) == 1:
         return

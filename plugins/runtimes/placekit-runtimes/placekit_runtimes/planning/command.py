@@ -38,6 +38,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("words", metavar="MODEL", nargs="*", help=how)
     parser.add_argument("unused", metavar="MACHINE", nargs="*", help=MACHINE)
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write the plan as a page")
+    parser.add_argument("--scripts", type=Path, metavar="DIR", help="of a training step, write a script for each row")
     arguments = parser.read(refuse_flags(argv))
     words, options = divided(arguments.words)
     model = options.pop("model", "") or (words.pop(0) if words else "")
@@ -48,7 +49,7 @@ def main(argv: list[str], registry: Registry) -> int:
     machine = machine_of(words, options)
     if training.takes(model):
         with announcing():
-            return training.main(model, machine, options, registry)
+            return training.main(model, machine, options, registry, arguments.scripts)
     with announcing():
         found = plan(model, machine, registry=registry, **options)
     show_machine(machine, found)
