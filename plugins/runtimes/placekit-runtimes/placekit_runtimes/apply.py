@@ -85,7 +85,7 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
         if "tower" in run.problem.graph.columns:
             raise PlacementError(
                 f"--format {name} does not take data parallelism: every device has the whole module, and a part of the batch",
-                "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/data-parallel.md)",
+                "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/training.md)",
             )
         found = runtime(name)
         try:
