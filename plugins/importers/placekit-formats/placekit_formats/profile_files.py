@@ -119,10 +119,9 @@ def _csv(data: bytes) -> Iterator[tuple[str, Cells]]:
 def _sailor(profile: Any, file: Path) -> Iterator[tuple[str, Cells]]:
     """The layers of Sailor's profile of one kind: seconds by micro-batch, degree and layer, `[forward, backward, update]`.
 
-    The bytes are in `llm_info.json`, for one row of the batch, in the profile's folder or up to four above it. The seconds of
-    the update are those of the model that Sailor measured: the first three layers and the last one. On every kind and at every
-    degree, they are the traffic of Adam for these (28 bytes per parameter) at 50 to 84% of the data sheet's bandwidth. So
-    each layer takes the share of its parameters.
+    The bytes are in `llm_info.json`, for one row of the batch, in the profile's folder or up to four above it. The update's
+    seconds fit a model of the first three layers and the last one: Adam's traffic for them, 28 bytes per parameter, at 80 to 84%
+    of the data sheets' bandwidth of A100, V100 and RTX 3090. So each layer takes the share of its parameters.
     """
     folders = file.resolve().parents[:5]
     path = next((folder / SAILOR_SIZES for folder in folders if (folder / SAILOR_SIZES).is_file()), None)
@@ -154,7 +153,8 @@ def _sailor(profile: Any, file: Path) -> Iterator[tuple[str, Cells]]:
 def _metis(data: Any, file: Path, options: ProfileOptions) -> Iterator[tuple[str, Cells]]:
     """The layers of a file of Metis, which is for one kind, degree and micro-batch.
 
-    What the step takes longer than its layers is the loss (README of Metis), so it counts for the last layer.
+    Parameters are of the whole layer, and each device of a group has its share (`activation_parameter.py` of Metis); memory is of
+    one device. What the step takes longer than its layers is the loss (its README), so it counts for the last layer.
     """
     if not options.output_bytes:
         hint = "importer.output_bytes=N; for a transformer, sequence length x hidden size x bytes per number"
@@ -168,11 +168,12 @@ def _metis(data: Any, file: Path, options: ProfileOptions) -> Iterator[tuple[str
     if not len(parameters) == len(ms) == len(memory_mb):
         counts = f"{len(parameters)} values for parameters, {len(ms)} for times, {len(memory_mb)} for memory"
         raise ValueError(f"its lists differ in length: {counts}")
-    for i, parameter in enumerate(parameters):
+    for i, whole in enumerate(parameters):
+        parameter = whole // int(name[2])
         yield f"layer {i}", {
             "layer": str(i), "microbatch": microbatch, "degree": name[2], "forward_s": ms[i] / 1e3 * FORWARD,
             "backward_s": ms[i] / 1e3 * (1 - FORWARD),
-            "update_s": seconds["optimizer_time_ms"] / 1e3 * parameter / sum(parameters),
+            "update_s": seconds["optimizer_time_ms"] / 1e3 * whole / sum(parameters),
             "parameter_bytes": parameter, "gradient_bytes": parameter, "state_bytes": ADAM * parameter,
             "output_bytes": microbatch * options.output_bytes,
             "saved_bytes": max(int(memory_mb[i] * 2**20) - (2 + ADAM) * parameter, 0),

@@ -12,7 +12,7 @@ def placekit_commands() -> list[Command]:
         Command(
             "profile",
             "FILE.py:FUNCTION batch=1,2,4 [KEY=VALUE ...]",
-            "seconds and bytes of each layer of a training step on this computer",
+            "seconds and bytes of each layer of a training step",
             "placekit_training.profiling:main",
             "measure",
         )
