@@ -71,13 +71,13 @@ def published(folder: Path) -> Iterator[Published]:
 
 
 def machine(row: Published) -> Cluster:
-    """The groups of devices that a plan uses, each as one device; each is a node with a link of its own to the network."""
+    """The groups of devices that a plan uses, each as one device. A group is a node, whose devices share its link."""
     kinds: dict[str, Any] = {
         kind: {"flops_per_s": {"float32": 1.0}, "memory_bytes": MEMORY[kind] * 2**30, "memory_bytes_per_s": 1.0}
         for kind in dict.fromkeys(row.kinds)
     }
     devices = [{"kind": kind, "name": f"node{i}"} for i, kind in enumerate(row.kinds)]
-    link = {"mesh": "*", "bytes_per_s": NETWORK[row.machine]}
+    link = {"mesh": "*", "bytes_per_s": NETWORK[row.machine] / row.degree}
     return Cluster.parse({"kinds": kinds, "devices": devices, "links": [link] if len(devices) > 1 else []})
 
 

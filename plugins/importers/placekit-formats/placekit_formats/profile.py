@@ -69,6 +69,7 @@ def _operations(layers: dict[str, dict[str, Row]]) -> list[dict[str, Any]]:
     reads: list[int] = []  # bytes of the output of the layer before
     for i, (name, rows) in enumerate(zip(names, layers.values(), strict=True)):
         size = {what: max(getattr(row, f"{what}_bytes") for row in rows.values()) for what in SIZES}
+        size["output"] //= next(iter(rows.values())).degree  # each device of a group sends its part
         parameter, state, backward, place = f"{name}.parameter", f"{name}.state", f"{name}.backward", {"colocate": i}
         arriving = [[f"{following}.backward", 1] for following in names[i + 1 : i + 2]]
         held = [{"bytes": size[what], "storage": f"{name}.{what}"} for what in ("parameter", "state")]
