@@ -15,7 +15,7 @@ from placekit_torch import Step
 from placekit_training import placekit_commands
 from placekit_training.profiling import main, measure
 
-from placekit_core import ImporterError, PlacekitError, installed, place
+from placekit_core import PHASES, ImporterError, PlacekitError, installed, place
 
 NET = """
 import torch
@@ -123,7 +123,7 @@ def test_seconds_are_about_those_of_the_step() -> None:
         of.loss and of.loss(of.module(of.inputs), of.targets).backward()
         optimizer and optimizer.step()
         times.append(time.perf_counter() - start)
-    total = sum(row[f"{phase}_s"] for row in rows for phase in ("forward", "backward", "update"))
+    total = sum(row[f"{phase}_s"] for row in rows for phase in PHASES)
     assert 0.3 < total / median(times) < 3
     layers = [row["forward_s"] + row["backward_s"] for row in rows]
     assert max(layers[1:5]) < 5 * min(layers[1:5])  # alike layers
@@ -143,24 +143,34 @@ def test_what_is_no_chain_of_layers() -> None:
     assert {row["state_bytes"] for row in rows} == {0}
 
 
-@pytest.mark.slow  # compiles backend pipeline, where it is not compiled yet
-def test_from_a_model_to_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("placekit_formats")
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The rows of `profile.csv`, which `placekit profile` has written into the current folder."""
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(NET)
     assert main(["net.py:make", "batch=1,4", "width=64", "--kind", "mine"], installed()) == 0
-    assert "micro-batch 4: 4 layers, forward " in capsys.readouterr().out
     with open("profile.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["layer"], row["microbatch"]) for row in rows[3:5]] == [("after", "1"), ("before", "4")]
+        return list(csv.DictReader(file))
+
+
+def test_importer_profile_reads_the_file(written: list[dict[str, str]]) -> None:
+    assert [(row["layer"], row["microbatch"]) for row in written[3:5]] == [("after", "1"), ("before", "4")]
+    importer = pytest.importorskip("placekit_formats.profile").ProfileImporter
+    [program] = importer(path="profile.csv", microbatch=4).load()
+    assert program.costs.kinds == ("mine",)
+    seconds = [float(row[f"{phase}_s"]) for row in written[4:] for phase in PHASES]
+    assert sorted(program.costs.op_s[program.graph.kernel, 0]) == sorted(seconds)
+
+
+@pytest.mark.slow  # compiles backend pipeline, where it is not compiled yet
+def test_stages_of_a_profile(written: list[dict[str, str]]) -> None:
+    pytest.importorskip("placekit_formats")
     kind = {"type": "cpu", "flops_per_s": {"float32": 1e11}, "memory_bytes": 2**30, "memory_bytes_per_s": 1e10}
     machine = {"kinds": {"mine": kind}, "devices": [{"kind": "mine", "count": 2}]}
     machine["links"] = [{"mesh": "*", "bytes_per_s": 1e12}]
     backend = {"name": "pipeline", "microbatches": 16}
     result = place("profile.csv", microbatch=4, cluster=machine, policy="chain", backend=backend)
-    total = sum(float(row[f"{phase}_s"]) for row in rows[4:] for phase in ("forward", "backward"))
+    total = sum(float(row[f"{phase}_s"]) for row in written[4:] for phase in ("forward", "backward"))
     assert 8 * total < result.value_s < 16 * total
 
 
