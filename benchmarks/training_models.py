@@ -1,4 +1,4 @@
-"""Training steps of GPT-2 medium, ViT-L/16 and a U-Net with random weights, for `placekit plan benchmarks/training_models.py:NAME`."""
+"""Training steps of GPT-2 medium, ViT-L/16 and a U-Net for `placekit plan benchmarks/training_models.py:NAME`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from placekit_layers import sequence
 
-from placekit_core import Baseline, Placement, PlacekitError
+from placekit_core import Baseline, PlacekitError, Placement
 
 if TYPE_CHECKING:
     from placekit_pipeline.pipeline import PipelineSession

@@ -46,9 +46,13 @@ class TrainingOptions(Options):
         default="none", description="run the step inside torch.autocast in this type"
     )
     degree: int | None = Field(
-        default=None, ge=1, description="devices of each group in a profile that split operators and count as one device"
+        default=None,
+        ge=1,
+        description="devices of each group in a profile that split operators and count as one device",
     )
-    kinds: dict[str, str] = Field(default={}, description="the machine's kinds by their names in a profile; empty: the same")
+    kinds: dict[str, str] = Field(
+        default={}, description="the machine's kinds by their names in a profile; empty: the same"
+    )
     arguments: dict[str, Any] = Field(default={}, description="further arguments of the function: arguments.layers=12")
 
 

@@ -249,7 +249,9 @@ class Planner:
             return
         strategy = self.steps.strategy(placement, shape)
         if strategy.pipelined:
-            made = (replace(strategy, schedule=schedule) for schedule in SCHEDULES)
+            # torch's split backward pass keeps what it recomputed, so that recomputation saves no memory under zero_bubble
+            schedules = (s for s in SCHEDULES if not (s == "zero_bubble" and shape.recompute))
+            made = (replace(strategy, schedule=schedule) for schedule in schedules)
             yield from (self.steps.outcome(s) for s in made if _runs(s))
 
     def _chain(self, shape: Shape) -> Placement | None:
