@@ -283,10 +283,17 @@ def updates(step: reference.Rows, d: int) -> bool:
 
 @pytest.mark.parametrize("objective", ["step", "throughput"])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble", "inference"])
-def test_chain_splits_over_the_leaders_and_claims_no_proof(schedule: str, objective: Literal["step", "throughput"]) -> None:
+def test_chain_splits_over_the_leaders_and_claims_no_proof(
+    schedule: str, objective: Literal["step", "throughput"]
+) -> None:
     problem = network(6, 5, trains=schedule != "inference")
     session = Pipeline(
-        replicas=[[3, 1], [0, 4]], microbatches=8, threads=1, schedule=schedule, objective=objective, shard_optimizer=True
+        replicas=[[3, 1], [0, 4]],
+        microbatches=8,
+        threads=1,
+        schedule=schedule,
+        objective=objective,
+        shard_optimizer=True,
     ).open(problem)
     evaluate = BudgetedEvaluator(problem, session, objective=objective)
     found = ChainPolicy().place(Task(problem, evaluate), np.random.default_rng(0))
