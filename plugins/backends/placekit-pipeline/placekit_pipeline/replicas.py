@@ -14,9 +14,8 @@ from placekit_core import BackendError, Cluster
 from placekit_pipeline.nets import Ints, pointer
 
 REPLICAS = "backend.replicas"
-BUCKET = (
-    25 * 2**20
-)  # bytes of gradients that are averaged together, as in torch's DistributedDataParallel (`bucket_cap_mb`)
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are averaged together, as in torch's DistributedDataParallel (`bucket_cap_mb`)."""
 
 
 @dataclass(frozen=True, eq=False)

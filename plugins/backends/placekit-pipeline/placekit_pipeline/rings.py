@@ -8,10 +8,12 @@ Compiled code calls these functions; Python calls `all_reduce_s`, or `placekit_s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from placekit_scheduling.jit import inner, interpreted
 
+from placekit_core import Cluster
 from placekit_pipeline.nets import held_channels, pointer
 from placekit_pipeline.replicas import BUCKET
 
@@ -64,7 +66,7 @@ def ring_s(member, first, n, bytes_, size, latency_s, s_per_byte, held_ptr, held
     return 2 * (n - 1) * step
 
 
-def all_reduce_s(cluster, member, bytes_):
+def all_reduce_s(cluster: Cluster, member: Sequence[int], bytes_: float) -> float:
     """Seconds in which the devices `member` of a cluster average `bytes_`, in the order of the ring; 0 for one device."""
     routes, held = cluster.routes, held_channels(cluster)
     return interpreted(ring_s)(
