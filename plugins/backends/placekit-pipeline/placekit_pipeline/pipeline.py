@@ -122,7 +122,6 @@ class PipelineSession(KernelSession):
             "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
             "objective": OBJECTIVES.index(self.options.objective), "record": record, "rows": rows,
             "shared": self.replicas.shared, "overlap": self.options.overlap, "shard": self.shards,
-            "given": bool(self.replicas.shares),
         }  # fmt: skip
         held = self.held()
         arrays = {
@@ -134,7 +133,7 @@ class PipelineSession(KernelSession):
             "before_ptr": before_ptr, "before": before, "group_s": on_grid(group_s, step),
             "group_bytes": problem.group_persistent_bytes, "work_bytes": stages.work_bytes, "bytes_": nets.bytes_,
             "store_bytes": stages.stores.bytes_, "block_bytes": stages.block_bytes, "latency_s": routes.latency_s,
-            "s_per_byte": routes.s_per_byte, "may": self._may(), "gradient_bytes": gradient_bytes,
+            "s_per_byte": routes.s_per_byte, "lead": self._lead(), "gradient_bytes": gradient_bytes,
             "state_bytes": stages.state_bytes, **columns,
         }  # fmt: skip
         sizes = {
@@ -149,14 +148,13 @@ class PipelineSession(KernelSession):
         }  # fmt: skip
         return self.packed(self.function, self.fields, numbers, arrays, sizes)
 
-    def _may(self) -> NDArray[np.bool_]:
-        """[g, D] whether all devices of a leader's column may run a group; empty without several rows."""
-        if len(self.replicas) == 1:
-            return np.zeros(0, np.bool_)
-        may = self.problem.allowed.copy()
-        for leader, members in self.replicas.members.items():
-            may[:, leader] = self.problem.allowed[:, members].all(axis=1)
-        return may
+    def _lead(self) -> NDArray[np.int64]:
+        """[g, D] the leader of the column that each device means; -1 if none, or if a replica may not run the group."""
+        means = self.replicas.lead(np.arange(self.problem.cluster.size))
+        lead = np.tile(means, (self.problem.g, 1))
+        for leader, members in self.replicas.members.items() if len(self.replicas) > 1 else ():
+            lead[np.ix_(~self.problem.allowed[:, members].all(axis=1), means == leader)] = -1
+        return lead
 
     def held(self) -> list[NDArray[np.int64]]:
         """The channels that each route occupies."""
@@ -188,11 +186,12 @@ class PipelineSession(KernelSession):
         lead = self.replicas.lead(device)
         if (lead < 0).any():
             return self.replicas.why_not(int(device[lead < 0][0]), names)
-        if len(self.replicas) > 1:
-            barred = np.flatnonzero(~self._may()[np.arange(problem.g), lead])
-            if len(barred):
-                members = ", ".join(names[d] for d in self.replicas.members[int(lead[barred[0]])])
-                return f"group {problem.grouping.name(barred[0])!r} may not run on all of {members}, the replicas of a stage"
+        barred = np.flatnonzero(self._lead()[np.arange(problem.g), device] < 0)
+        if len(barred):
+            members = ", ".join(names[d] for d in self.replicas.members[int(lead[barred[0]])])
+            return (
+                f"group {problem.grouping.name(barred[0])!r} may not run on all of {members}, the replicas of a stage"
+            )
         ints, floats = np.zeros(kernel.scratch_ints, np.int32), np.zeros(kernel.scratch_floats)
         home = np.require(device, np.int16, ["C", "W"])
         kernel.function(home, np.zeros(0, np.float32), kernel.ints, kernel.floats, ints, floats, np.empty(size))

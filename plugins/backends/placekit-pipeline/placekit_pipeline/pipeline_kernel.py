@@ -19,6 +19,7 @@ from placekit_pipeline.pipeline_sums import (
     REBUILD,
     RING,
     STEP,
+    THROUGHPUT,
     TOKEN,
     ZERO_BUBBLE,
     B,
@@ -110,7 +111,7 @@ def _divide(m, count, backward):
         best, least = np.int64(batch), 0.0
         for r in range(m.rows if batch >= m.rows else 0):
             after = m.row_count[r] + 1.0
-            end_s = after / m.shares[r] if m.given else after * m.row_s[r]
+            end_s = after / m.shares[r] if m.shares[r] > 0 else after * m.row_s[r]
             if r == 0 or end_s < least:
                 best, least = np.int64(r), end_s
         m.row_of[batch] = best
@@ -438,8 +439,8 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
     for d in range(m.size):
         m.transient[d] = m.recompute[d] = 0.0
     for group in range(m.g):
-        d = np.int64(m.lead[device[group]])
-        if d < 0 or (m.rows > 1 and not m.may[group * m.size + d]):
+        d = np.int64(m.lead[group * m.size + device[group]])
+        if d < 0:
             possible, d = False, np.int64(m.member[0])
         m.wanted[group] = d
         m.transient[d] = max(m.transient[d], m.work_bytes[group])
@@ -469,16 +470,12 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         m.most[d] = 0.0
     value = math.inf
     if possible and ranks(m):
-        backward = m.schedule != INFERENCE
-        if m.objective == STEP:
-            value = _run(m, m.microbatches, backward, True)
-        elif m.objective == TOKEN:
-            value = _run(m, np.int64(1), False, False)
-        else:
-            # for the peak memory, and to find stages that wait for each other
-            value = _run(m, m.microbatches, backward, False)
-            if value < math.inf:
-                value = _busiest(m, backward)
+        token, backward = m.objective == TOKEN, m.schedule != INFERENCE
+        count = np.int64(1) if token else m.microbatches
+        # of throughput, for the peak memory, and to find stages that wait for each other
+        value = _run(m, count, backward and not token, m.objective == STEP)
+        if m.objective == THROUGHPUT and value < math.inf:
+            value = _busiest(m, backward)
     for d in range(m.size):
         peak[d] = m.most[d] + m.transient[d] + m.recompute[d]
         for k in range(m.chunks):

@@ -27,16 +27,16 @@ RING = 6  # recorded as a message, too: a bucket of gradients from one device of
 FIELDS = [
     *fields("number", "g size stages chunks nets stores blocks channels sets microbatches schedule objective"),
     *fields("number", "rows"),
-    *fields("flag", "record shared overlap shard given"),
+    *fields("flag", "record shared overlap shard"),
     # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stages.Stores`
     *fields("ints", "kind producer ptr reader late group_ptr group_net"),
     *fields("ints", "store_once store_ptr holder holder_ptr group_store"),
     *fields("ints", "works held_ptr held block_group"),
     # which groups wait for each other, the order of these sets, and whose chunk a group without forward operations is in
     *fields("ints", "tied leader before_ptr before"),
-    # replicas: the leader that a device means; for each row, the stage that runs a leader's column, and which stages it has;
-    # how many rows have a stage; devices of each leader's column; columns where a group may run; micro-batches of each row
-    *fields("ints", "lead to runs times member_ptr member may shares"),
+    # replicas: the leader that a device means for each group; for each row, the stage that runs a leader's column, and which
+    # stages it has; devices of each leader's column; micro-batches of each row
+    *fields("ints", "lead to runs member_ptr member shares"),
     *fields("floats", "group_s group_bytes work_bytes bytes_ store_bytes block_bytes latency_s s_per_byte"),
     *fields("floats", "gradient_bytes state_bytes"),
     # kept between calls
@@ -111,9 +111,9 @@ def _account(m, x, sign):
 def _sent_before(m, r, lead, column, once):
     """Whether a row before row r has the same two stages for these columns; if sent `once` per step, the same receiver."""
     for e in range(r):
-        if m.to[e * m.stages + column] == m.to[r * m.stages + column]:
-            if once or m.to[e * m.stages + lead] == m.to[r * m.stages + lead]:
-                return True
+        same_reader = m.to[e * m.stages + column] == m.to[r * m.stages + column]
+        if same_reader and (once or m.to[e * m.stages + lead] == m.to[r * m.stages + lead]):
+            return True
     return False
 
 
@@ -266,6 +266,9 @@ def ranks(m):
                     changed = True
         if not changed:
             for s in range(m.stages if m.shared else 0):
-                m.rank[s] = 1 + (m.rank[s] - 1) * max(1, m.times[s])
+                times = 0
+                for r in range(m.rows):
+                    times += m.runs[r * m.stages + s]
+                m.rank[s] = 1 + (m.rank[s] - 1) * max(1, times)
             return True
     return False

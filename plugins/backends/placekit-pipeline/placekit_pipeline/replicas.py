@@ -14,9 +14,8 @@ from placekit_core import BackendError, Cluster
 from placekit_pipeline.nets import Ints, pointer
 
 REPLICAS = "backend.replicas"
-BUCKET = (
-    25 * 2**20
-)  # bytes of gradients that are averaged together, as in torch's DistributedDataParallel (`bucket_cap_mb`)
+BUCKET = 25 * 2**20
+"""Bytes of gradients that are averaged together, as in torch's DistributedDataParallel (`bucket_cap_mb`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ class Replicas:
 
     def tables(self, stages: int) -> dict[str, Ints]:
         """The arrays of `pipeline_sums.FIELDS`, for S stages: one per device, or more in a single row."""
-        size, count = len(self.column), len(self)
+        count = len(self)
         to, runs = np.tile(np.arange(stages), (count, 1)), np.ones((count, stages), np.int64)
         if count > 1:
             runs[:] = 0
@@ -95,9 +94,9 @@ class Replicas:
                 runs[r, list(row)] = 1
         members = [self.members.get(s, []) if count > 1 else [s] for s in range(stages)]
         return {
-            "to": to, "runs": runs, "lead": self.lead(np.arange(size)), "times": runs.sum(axis=0),
-            "member_ptr": pointer(members), "member": np.asarray([d for m in members for d in m], np.int64),
-            "shares": np.asarray(self.shares, np.int64),
+            "to": to, "runs": runs, "member_ptr": pointer(members),
+            "member": np.asarray([d for m in members for d in m], np.int64),
+            "shares": np.asarray(self.shares or [0] * count, np.int64),
         }  # fmt: skip
 
 

@@ -777,9 +777,9 @@ class RowEvents:
                 self.begin_s[b] = max(self.begin_s[b], rows.of[b].send(kind, a, b, 0, 0.0))
         while True:
             for d in rows.named:
-                kind = self.choose(d, now) if d not in self.running else None
-                if kind is not None:
-                    self.start(d, kind, now)
+                chosen = self.choose(d, now) if d not in self.running else None
+                if chosen is not None:
+                    self.start(d, chosen, now)
             times = [end for end, _ in self.running.values()]
             times += [t for t in (*self.arrived.values(), *self.begin_s.values()) if t > now]
             times += [max(now, t) for t in (self.next_bucket(j) for j in self.rings) if t < math.inf]

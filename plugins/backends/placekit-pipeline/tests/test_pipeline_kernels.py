@@ -66,7 +66,7 @@ def layers(
     """A network of layers with parameters, skips, gradients of inputs and of weights, and updates; groups are layers or finer.
 
     Args:
-        cluster: the machine; random by default.
+        cluster: the machine; random by default. On one that is given, layers also have optimiser state.
         unit: of the bytes of gradients of weights.
     """
     b = GraphBuilder("layers")
@@ -102,8 +102,8 @@ def layers(
             f"g{i}", inputs=[*reads[1:], gradient][:2], outputs=[unit * int(rng.integers(1, 9))], phase="backward",
             colocate=i, module=f"h.{i}",
         )  # fmt: skip
-        state = b.source(f"s{i}", 12, op_type="state", colocate=i)
-        b.add(f"u{i}", inputs=[weights[i], of_weight, state], phase="update", colocate=i)
+        state = [b.source(f"s{i}", 12, op_type="state", colocate=i)] if cluster else []
+        b.add(f"u{i}", inputs=[weights[i], of_weight, *state], phase="update", colocate=i)
     graph, cluster = b.build(), cluster or machine(rng)
     grouping = Grouping.colocated(graph)
     return Problem(graph, grouping, cluster, random_costs(rng, graph, cluster))

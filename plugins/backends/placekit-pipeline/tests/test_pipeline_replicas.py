@@ -345,8 +345,8 @@ def test_a_device_that_means_no_column_is_named() -> None:
     assert error(problem, [0, 3], replicas=rows) == (
         "k:3 is in no row of backend.replicas; place on the devices of the first row: k:0, k:1"
     )
-    rows = [["k:0", "k:1"], ["k:2", "k:3"]]
-    assert seconds(problem, [2, 1], replicas=rows) == seconds(problem, [0, 3], replicas=rows) == (4 + 1) * 3.0
+    named = [["k:0", "k:1"], ["k:2", "k:3"]]
+    assert seconds(problem, [2, 1], replicas=named) == seconds(problem, [0, 3], replicas=named) == (4 + 1) * 3.0
 
 
 def test_operations_that_a_replica_may_not_run_are_named() -> None:
