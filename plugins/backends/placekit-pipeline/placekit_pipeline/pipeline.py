@@ -117,7 +117,7 @@ class PipelineSession(KernelSession):
         routes = cluster.routes
         numbers = {
             "g": problem.g, "size": size, "stages": count, "chunks": self.chunks, "nets": len(nets),
-            "stores": len(stages.stores.bytes_), "blocks": len(stages.block_group), "channels": len(routes.channels),
+            "stores": len(stages.stores.bytes_), "channels": len(routes.channels),
             "sets": len(before_ptr) - 1,
             "microbatches": microbatches, "schedule": SCHEDULES.index(self.schedule_name),
             "objective": OBJECTIVES.index(self.options.objective), "record": record, "rows": rows,
@@ -129,10 +129,10 @@ class PipelineSession(KernelSession):
             "group_ptr": group_ptr, "group_net": group_net, "store_once": stages.stores.once,
             "store_ptr": stages.stores.ptr, "holder": stages.stores.holder, "holder_ptr": holder_ptr,
             "group_store": group_store, "works": stages.works, "held_ptr": pointer(held),
-            "held": np.concatenate(held), "block_group": stages.block_group, "tied": tied, "leader": leader,
+            "held": np.concatenate(held), "tied": tied, "leader": leader,
             "before_ptr": before_ptr, "before": before, "group_s": on_grid(group_s, step),
             "group_bytes": problem.group_persistent_bytes, "work_bytes": stages.work_bytes, "bytes_": nets.bytes_,
-            "store_bytes": stages.stores.bytes_, "block_bytes": stages.block_bytes, "latency_s": routes.latency_s,
+            "store_bytes": stages.stores.bytes_, "latency_s": routes.latency_s,
             "s_per_byte": routes.s_per_byte, "lead": self._lead(), "gradient_bytes": gradient_bytes,
             "state_bytes": stages.state_bytes, **columns,
         }  # fmt: skip

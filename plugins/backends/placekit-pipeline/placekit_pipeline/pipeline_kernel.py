@@ -378,12 +378,19 @@ def _update(m):
 
 @inner
 def _shard_s(m, d):
-    """Seconds in which device d updates its parts of its columns."""
+    """Seconds in which device d updates its parts of its columns, and sends them to the other devices: half a ring each."""
     total = 0.0
     for lead in range(m.size):
-        for j in range(m.member_ptr[lead], m.member_ptr[lead + 1]):
+        first = np.int64(m.member_ptr[lead])
+        n = np.int64(m.member_ptr[lead + 1]) - first
+        for j in range(first, first + n):
             if m.member[j] == d:
-                total += m.update_s[j] / (m.member_ptr[lead + 1] - m.member_ptr[lead])
+                total += m.update_s[j] / n
+                if n > 1:
+                    bytes_ = m.gradient[lead]  # as many as the parameters have
+                    total += 0.5 * ring_s(
+                        m.member, first, n, bytes_, m.size, m.latency_s, m.s_per_byte, m.held_ptr, m.held, m.ring_busy
+                    )  # fmt: skip
     return total
 
 
@@ -437,21 +444,17 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
     m = view(ints, floats, scratch_ints, scratch_floats)
     possible = True
     for d in range(m.size):
-        m.transient[d] = m.recompute[d] = 0.0
+        m.transient[d] = 0.0
     for group in range(m.g):
         d = np.int64(m.lead[group * m.size + device[group]])
         if d < 0:
             possible, d = False, np.int64(m.member[0])
         m.wanted[group] = d
         m.transient[d] = max(m.transient[d], m.work_bytes[group])
-    for b in range(m.blocks):
-        d = m.wanted[m.block_group[b]]
-        m.recompute[d] = max(m.recompute[d], m.block_bytes[b])
     for lead in range(m.size if m.rows > 1 else 0):
         for j in range(m.member_ptr[lead], m.member_ptr[lead + 1]):
             d = np.int64(m.member[j])
             m.transient[d] = max(m.transient[d], m.transient[lead])
-            m.recompute[d] = max(m.recompute[d], m.recompute[lead])
     if m.chunks > 1 and possible:
         possible = chunks(m, device)
     moved = np.int64(0)
@@ -477,7 +480,7 @@ def pipeline(device, priority, ints, floats, scratch_ints, scratch_floats, peak)
         if m.objective == THROUGHPUT and value < math.inf:
             value = _busiest(m, backward)
     for d in range(m.size):
-        peak[d] = m.most[d] + m.transient[d] + m.recompute[d]
+        peak[d] = m.most[d] + m.transient[d]
         for k in range(m.chunks):
             s = d + k * m.size
             peak[d] += m.used[s] + m.copies[s] + m.once[s]

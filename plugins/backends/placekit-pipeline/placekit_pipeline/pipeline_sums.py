@@ -25,19 +25,19 @@ PAIRS = 6  # kinds of messages between two stages: those of nets, and LATE
 RING = 6  # recorded as a message, too: a bucket of gradients from one device of a ring to the next
 
 FIELDS = [
-    *fields("number", "g size stages chunks nets stores blocks channels sets microbatches schedule objective"),
+    *fields("number", "g size stages chunks nets stores channels sets microbatches schedule objective"),
     *fields("number", "rows"),
     *fields("flag", "record shared overlap shard"),
     # nets and stores with the groups that read or hold them, and the rows of each group; see `nets.Nets`, `stages.Stores`
     *fields("ints", "kind producer ptr reader late group_ptr group_net"),
     *fields("ints", "store_once store_ptr holder holder_ptr group_store"),
-    *fields("ints", "works held_ptr held block_group"),
+    *fields("ints", "works held_ptr held"),
     # which groups wait for each other, the order of these sets, and whose chunk a group without forward operations is in
     *fields("ints", "tied leader before_ptr before"),
     # replicas: the leader that a device means for each group; for each row, the stage that runs a leader's column, and which
     # stages it has; devices of each leader's column; micro-batches of each row
     *fields("ints", "lead to runs member_ptr member shares"),
-    *fields("floats", "group_s group_bytes work_bytes bytes_ store_bytes block_bytes latency_s s_per_byte"),
+    *fields("floats", "group_s group_bytes work_bytes bytes_ store_bytes latency_s s_per_byte"),
     *fields("floats", "gradient_bytes state_bytes"),
     # kept between calls
     *fields("scratch_ints", "known", "one"),
@@ -66,7 +66,7 @@ FIELDS = [
     *fields("scratch_floats", "event_s", "events"),
     *fields("scratch_floats", "ready_f ready_b", "tasks"),
     *fields("scratch_floats", "start_s finish_s ring_begin ring_end ring_free", "stages"),
-    *fields("scratch_floats", "in_flight most transient recompute averaged update_at load", "size"),
+    *fields("scratch_floats", "in_flight most transient averaged update_at load", "size"),
     *fields("scratch_floats", "row_s", "rows"),
     *fields("scratch_floats", "channel_free ring_busy", "channels"),
     # a recorded run: tasks (stage, kind, micro-batch, start, end), messages (from, to, kind, micro-batch, start, end)

@@ -373,9 +373,6 @@ class _Builder:
         once = held[:, stages.stores.once] @ stages.stores.bytes_[stages.stores.once]
         saved = held[:, ~stages.stores.once] @ stages.stores.bytes_[~stages.stores.once]
         work = np.where(inside, stages.work_bytes, 0.0).max(axis=1, initial=0.0)
-        again = np.zeros(self.coarse.g)
-        again[stages.block_group] = stages.block_bytes
-        again = np.where(inside, again, 0.0).max(axis=1, initial=0.0)
         nets = self.block_costs.nets
         source = np.flatnonzero(nets.kind == SOURCE)
         copies = np.zeros(len(inside))
@@ -384,7 +381,7 @@ class _Builder:
             copies += nets.bytes_[x] * (inside[:, readers].any(axis=1) & ~inside[:, nets.producer[x]])
         if self._kind()[0] != TRAIN and not (self._kind()[0] == FLOW and self.session.schedule_name == "gpipe"):
             saved = saved * (self.session.schedule_name != "inference")
-        return persistent + once + work + again + copies, saved
+        return persistent + once + work + copies, saved
 
 
 def _message(bytes_: Floats, route: Floats) -> tuple[Floats, Floats]:

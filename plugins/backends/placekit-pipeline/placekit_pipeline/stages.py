@@ -46,8 +46,9 @@ class Stages:
         part: [n] forward 0, backward 1, gradients of weights 2 (with `zero_bubble`), update 3; -1 for sources.
         repeats: [n] forward operations that the backward phase recomputes.
         stores: the tensors that stages keep.
-        block_group: [b] a group of each layer that is recomputed.
-        block_bytes: [b] bytes of the activations that the layer's backward pass has recomputed and keeps while it runs.
+        recomputed_bytes: [n] bytes of the activations that the layer of each backward operation has recomputed, and keeps
+            while its backward pass runs.
+        counted: [t] whether the memory of each tensor is in `stores` or `recomputed_bytes`.
     """
 
     problem: Problem
@@ -56,8 +57,8 @@ class Stages:
     part: Ints
     repeats: NDArray[np.bool_]
     stores: Stores
-    block_group: Ints
-    block_bytes: Floats
+    recomputed_bytes: Floats
+    counted: NDArray[np.bool_]
 
     @classmethod
     def of(cls, problem: Problem, trains: bool, checkpointing: bool, split_backward: bool) -> Stages:
@@ -76,8 +77,7 @@ class Stages:
                     "layers are modules in a list, such as h.0, h.1; or use checkpointing=none",
                 )
             repeats = (part == 0) & blocks.layer[blocks.of_op] & bool((part == 1).any())
-        stores, block_group, block_bytes = _stores(problem, phase, blocks)
-        return cls(problem, phase, blocks, part, repeats, stores, block_group, block_bytes)
+        return cls(problem, phase, blocks, part, repeats, *_stores(problem, phase, blocks))
 
     def grouped(self, problem: Problem) -> Stages:
         """The same costs for the larger groups of `problem`; layers stay the same."""
@@ -119,13 +119,14 @@ class Stages:
 
     @property
     def work_bytes(self) -> Floats:
-        """[g] bytes that the largest operation of each group reads and writes, without parameters."""
+        """[g] bytes that the largest operation of each group reads and writes besides parameters and what stages keep anyway,
+        with what its layer has recomputed.
+        """
         graph = self.problem.graph
-        read = np.where(
-            graph.kernel[graph.tensor_producer[graph.input_tensor]], graph.tensor_bytes[graph.input_tensor], 0
-        )
-        each = np.bincount(graph.edge_op, read, minlength=graph.n).astype(np.float64)
-        each += np.bincount(graph.tensor_producer, graph.owned_bytes, minlength=graph.n)
+        bytes_ = np.where(graph.kernel[graph.tensor_producer] & ~self.counted, graph.tensor_bytes, 0)
+        each = np.bincount(graph.edge_op, bytes_[graph.input_tensor], minlength=graph.n).astype(np.float64)
+        each += np.bincount(graph.tensor_producer, np.minimum(bytes_, graph.owned_bytes), minlength=graph.n)
+        each += self.recomputed_bytes
         largest = np.zeros(self.problem.g)
         np.maximum.at(largest, self.problem.grouping.group_of, np.where(self.part >= 0, each, 0.0))
         return largest
@@ -143,15 +144,15 @@ def _phase(problem: Problem) -> Ints:
     return phase
 
 
-def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Stores, Ints, Floats]:
-    """`Stages.stores`, `block_group` and `block_bytes`."""
+def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Stores, Floats, NDArray[np.bool_]]:
+    """`Stages.stores`, `recomputed_bytes` and `counted`."""
     graph, group = problem.graph, problem.grouping.group_of.astype(np.int64)
     storage = graph.tensor_storage[graph.input_tensor].astype(np.int64)
     maker, reader = graph.tensor_producer[storage], graph.edge_op
     made = graph.kernel[maker] & (graph.owned_bytes[storage] > 0)
     saved = made & (phase[maker] == FORWARD) & (phase[reader] == BACKWARD)
     gradient = made & (phase[maker] == BACKWARD) & (phase[reader] == UPDATE)
-    block_group, block_bytes = np.zeros(0, np.int64), np.zeros(0)
+    recomputed, inner = np.zeros(graph.n), np.zeros(graph.e, np.bool_)
     if blocks is not None:
         home, there = blocks.of_op[maker], blocks.of_op[reader]
         inner = saved & blocks.layer[home] & (home == there)
@@ -159,9 +160,10 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
         saved = (saved & ~inner) | (entering & blocks.layer[there])
         each = np.unique(storage[inner])
         whole = np.bincount(blocks.of_op[graph.tensor_producer[each]], graph.owned_bytes[each], minlength=len(blocks))
-        first_group = np.unique(blocks.of_group, return_index=True)[1]
-        some_op = np.unique(blocks.problem.grouping.group_of, return_index=True)[1][first_group]
-        block_group, block_bytes = group[some_op][blocks.layer], whole[blocks.layer].astype(np.float64)
+        again = graph.kernel & (phase == BACKWARD) & blocks.layer[blocks.of_op]
+        recomputed = np.where(again, whole[blocks.of_op], 0.0)
+    own = np.zeros(graph.t, np.bool_)
+    own[storage[saved | gradient | inner]] = True
     kept = [
         *_sets_of_holders(graph.owned_bytes, storage[saved], group[reader[saved]], once=False),
         *_sets_of_holders(
@@ -178,7 +180,7 @@ def _stores(problem: Problem, phase: Ints, blocks: Blocks | None) -> tuple[Store
         ptr=pointer(rows),
         holder=np.concatenate(rows) if rows else np.zeros(0, np.int64),
     )
-    return stores, block_group.astype(np.int64), block_bytes
+    return stores, recomputed, own[graph.tensor_storage]
 
 
 def _sets_of_holders(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -310,8 +311,8 @@ class Step:
 
     # ---- memory
 
-    def saved(self) -> tuple[dict[int, float], list[float]]:
-        """Bytes that each stage saves for a micro-batch in flight, and the largest recomputed block on each device."""
+    def saved(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Bytes that each stage saves for a micro-batch in flight, and that each block recomputes."""
         graph, blocks = self.problem.graph, self.blocks
         holders: dict[int, set[int]] = defaultdict(set)
         inner: dict[int, set[int]] = defaultdict(set)
@@ -333,11 +334,8 @@ class Step:
         for y, stages in holders.items():
             for s in stages:
                 total[s] += float(graph.owned_bytes[y])
-        again = [0.0] * self.size
-        for block, ys in inner.items():
-            first = int(np.flatnonzero(blocks.of_group == block)[0]) if blocks is not None else 0
-            d = int(self.device[first])
-            again[d] = max(again[d], float(sum(int(graph.owned_bytes[y]) for y in ys)))
+        again = {block: float(sum(int(graph.owned_bytes[y]) for y in ys)) for block, ys in inner.items()}
+        self.counted = {y for y in {*holders, *chain(*inner.values())} if graph.owned_bytes[y]}
         return total, again
 
     def fixed(self) -> list[float]:
@@ -357,13 +355,20 @@ class Step:
         for y, stages in gradients.items():
             for s in stages:
                 used[s % self.size] += float(graph.owned_bytes[y])
-        largest = [0.0] * self.size
+        largest, again = [0.0] * self.size, self.saved()[1]
         for v in range(graph.n):
             if graph.kernel[v]:
-                reads = [x for x in graph.inputs(v).tolist() if graph.kernel[graph.tensor_producer[x]]]
-                work = sum(int(graph.tensor_bytes[x]) for x in reads) + sum(
-                    int(graph.owned_bytes[x]) for x in graph.outputs(v)
-                )
+                new = [
+                    x
+                    for x in [*graph.inputs(v).tolist(), *graph.outputs(v)]
+                    if graph.kernel[graph.tensor_producer[x]]
+                    and int(graph.tensor_storage[x]) not in {*self.counted, *gradients}
+                ]
+                written = [x for x in new if graph.tensor_producer[x] == v]
+                work = sum(int(graph.tensor_bytes[x]) for x in new if x not in written)
+                work += sum(int(graph.owned_bytes[x]) for x in written)
+                if self.blocks is not None and self.phase[v] == BACKWARD:
+                    work += int(again.get(int(self.blocks.of_op[v]), 0))
                 largest[self.home[v]] = max(largest[self.home[v]], float(work))
         return [u + w for u, w in zip(used, largest, strict=True)]
 
@@ -383,12 +388,12 @@ class Events:
         self.running: dict[int, tuple[float, Task]] = {}
         self.in_flight = [0.0] * self.size
         self.most = [0.0] * self.size
-        self.saved, self.again = step.saved()
+        self.saved = step.saved()[0]
         self.order = self.in_turns() if backward and step.schedule == "interleaved" else None
 
     def peaks(self) -> list[float]:
         """Peak bytes of each device; call it after `run`."""
-        return [f + m + a for f, m, a in zip(self.step.fixed(), self.most, self.again, strict=True)]
+        return [f + m for f, m in zip(self.step.fixed(), self.most, strict=True)]
 
     def arrival(self, kinds: tuple[str, ...], stage: int, batch: int) -> float:
         """When the last of these messages is there; infinity if one is not sent yet."""
@@ -683,6 +688,9 @@ class Rows:
             if step.home[v] == d and step.phase[v] == UPDATE and self.problem.graph.kernel[v]:
                 ring = self.members[self.column[self.problem.grouping.group_of[v]]]
                 total += float(self.problem.op_s[v, d]) / (len(ring) if self.shard else 1)
+        if self.shard:  # it sends the parameters that it has updated
+            own = [j for j, m in enumerate(self.members) if d in m and len(m) > 1]
+            total += sum(self.ring_s(j, self.gradient_bytes(j)) for j in own) / 2
         return total
 
     def run(self, objective: str) -> tuple[float, list[float]]:
@@ -696,7 +704,7 @@ class Rows:
         graph, group = self.problem.graph, self.problem.grouping.group_of
         for d in self.named:
             step = self.of[d]
-            peaks[d] = step.fixed()[d] + step.saved()[1][d] + events.most[d]
+            peaks[d] = step.fixed()[d] + events.most[d]
             for v in np.flatnonzero(graph.op_type.is_value("state")).tolist() if self.shard else ():
                 n = len(self.members[self.column[group[v]]])
                 peaks[d] -= float(graph.persistent_bytes[v]) * (1 - 1 / n) * (step.home[v] == d)

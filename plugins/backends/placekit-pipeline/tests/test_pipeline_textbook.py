@@ -107,8 +107,8 @@ def test_micro_batches_in_flight(schedule: str, p: int, m: int) -> None:
     """GPipe keeps the activations of all m; 1F1B at stage i those of min(m, p - i); zero bubble up to min(m, p) everywhere."""
     problem = network(p, p, weights_s=1.0)
     kept = np.full(p, SAVED)  # the output of the layer before; of the first layer, its own
-    # the largest operation reads what is saved and a gradient, and makes one; the last stage reads no gradient of inputs
-    work = np.asarray([2 * SAVED + (GRADIENT if i == p - 1 else SAVED) for i in range(p)])
+    # besides what is kept, the largest operation reads a gradient and makes one; the last stage reads none of its output
+    work = np.asarray([SAVED + (0 if i == p - 1 else SAVED) for i in range(p)])
     peak = measure(problem, range(p), schedule=schedule, microbatches=m).peak_bytes[0]
     flight = (peak - WEIGHT - GRADIENT - work) / kept
     least = np.asarray([min(m, p - i) for i in range(p)])
