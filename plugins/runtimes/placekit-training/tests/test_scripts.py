@@ -8,15 +8,19 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from placekit_torch import Step
+from placekit_training.model import Model
 from placekit_training.scripts import script
+from placekit_training.steps import Steps
 from placekit_training.strategy import Replica, Strategy
 
-from placekit_core import PlacekitError
+from placekit_core import Cluster, PlacekitError, Program, load_programs
 
 NETWORKS = """
 from types import SimpleNamespace
@@ -297,3 +301,41 @@ def test_a_rank_keeps_its_own_stages(tmp_path: Path) -> None:
     for rank, own in enumerate(weights):
         kept = json.loads((tmp_path / f"bytes{rank}.json").read_text())["kept"]
         assert kept == pytest.approx(3 * sum(w.nbytes for w in own.values()) + received, rel=0.01)
+
+
+SIZES = {"width": 64, "words": 256, "length": 64}
+HALF = Replica((0, 1), ("h.2",), 4, 4)
+MEMORY = {
+    "one device": Strategy((Replica((0,), (), 4, 4),)),
+    "replicas": Strategy((Replica((0,), (), 8, 1), Replica((1,), (), 8, 1)), shard_optimizer=True),
+    "1f1b": Strategy((HALF,)),
+    "1f1b, recomputed": Strategy((HALF,), recompute=True),
+    "gpipe": Strategy((HALF,), "gpipe"),
+    "zero bubble": Strategy((HALF,), "zero_bubble"),
+    "interleaved": Strategy((Replica((0, 1, 0, 1), ("h.1", "h.2", "h.3"), 4, 4),), "interleaved"),
+    "copies of stages": Strategy((Replica((0, 1), ("h.2",), 2, 4), Replica((2, 3), ("h.2",), 2, 4))),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_is_within_a_tenth_of_the_prediction(name: str, tmp_path: Path) -> None:
+    strategy = MEMORY[name]
+    predicted = Steps(Model("gpt", imported), four_devices()).outcome(strategy).peak_bytes
+    measured = peaks(tmp_path, strategy, "gpt", **SIZES)
+    share = predicted[list(strategy.devices)] / measured
+    assert ((share > 0.9) & (share < 1.1)).all(), share
+
+
+def imported(batches: Sequence[int]) -> list[Program]:
+    space: dict[str, Any] = {}
+    exec(NETWORKS, space)
+    made = [space["gpt"](rows, **SIZES) for rows in batches]
+    return [load_programs(Step(s.module, s.inputs, s.loss, s.targets, s.optimizer))[0] for s in made]
+
+
+def four_devices() -> Cluster:
+    kind = {"flops_per_s": {"float32": 1e11}, "memory_bytes": 10**10, "memory_bytes_per_s": 1e10}
+    link = {"mesh": "*", "bytes_per_s": 1e10}
+    return Cluster.parse({"kinds": {"k": kind}, "devices": [{"kind": "k", "count": 4}], "links": [link]})
