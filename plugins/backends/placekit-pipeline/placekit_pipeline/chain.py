@@ -16,11 +16,14 @@ from placekit_scheduling import Kernel
 from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_arrays import BUSIEST, CLOSE, FLOW, MAX, SUM, TOKEN, TRAIN, Found, Table
+from placekit_pipeline.max_load import MaxLoadSession
+from placekit_pipeline.node_splits import split_nodes
 from placekit_pipeline.segments import Segments, segments_of, values_add_up
 
 START = 0.1  # share of the budget for the tables' own splits
 SHORT = 200  # evaluations of the first search, which solves most problems
 MAX_BLOCKS = 160  # longer sequences are shortened to this by joining neighbours with little work
+FINER = 30  # times as many prefixes of single nodes as of blocks: loops over them need no table of segments
 EFFORT = 2_000_000  # partial splits after which the search ends without a proof
 
 
@@ -52,6 +55,20 @@ class ChainPolicy(Policy):
         return or_single_device(task, self.options.otherwise, lambda: self._split(task))
 
     def _split(self, task: Task) -> Placement:
+        if not isinstance(task.evaluate.session, MaxLoadSession):
+            return self._split_blocks(task, None)
+        start, proven = split_nodes(task, FINER * self.options.max_ideals)
+        if start is not None and proven:
+            return start
+        try:
+            return self._split_blocks(task, start)
+        except NotApplicable:
+            if start is None:
+                raise
+            return start
+
+    def _split_blocks(self, task: Task, start: Placement | None) -> Placement:
+        """The best split between blocks, or `start` if that is better."""
         evaluate = task.evaluate
         blocks = sequence(task.problem)
         if values_add_up(evaluate.session, evaluate.objective):
@@ -83,7 +100,7 @@ class ChainPolicy(Policy):
             raise NotApplicable(*_nothing_fits(blocks, table))
         if kernel is None:
             return self._candidates(task, blocks, table, ways)
-        return _Search(task, kernel, self.options.share, blocks, segments, ways, explore).run()
+        return _Search(task, kernel, self.options.share, blocks, segments, ways, explore).run(start)
 
     def _candidates(
         self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
@@ -118,9 +135,10 @@ class _Search:
             np.asarray([task.evaluate.failing_signal_s]),
         )  # fmt: skip
 
-    def run(self) -> Placement:
+    def run(self, start: Placement | None) -> Placement:
         """Try the tables' own splits, then search shortly; without a proof, improve the best split, then search long."""
-        rows = [
+        rows = [] if start is None else [start.device]
+        rows += [
             split(self.blocks, self.table, best, stages, kind).device
             for _, stages, best in self.ways
             for kind in (SUM, MAX)
