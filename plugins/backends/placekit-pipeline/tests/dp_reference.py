@@ -63,7 +63,12 @@ def _ideals(needs: list[int]) -> list[int]:
 
 class _Program:
     def __init__(
-        self, doc: dict[str, Any], nodes: dict[int, Any], edges: list[tuple[int, int]], number: dict[int, int], members: Any
+        self,
+        doc: dict[str, Any],
+        nodes: dict[int, Any],
+        edges: list[tuple[int, int]],
+        number: dict[int, int],
+        members: Any,
     ) -> None:
         self.doc, self.nodes, self.members = doc, nodes, members
         self.cost = {edge["sourceId"]: edge["cost"] for edge in doc["edges"]}
