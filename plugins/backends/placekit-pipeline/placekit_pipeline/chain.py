@@ -73,7 +73,7 @@ class ChainPolicy(Policy):
         blocks = sequence(task.problem)
         if values_add_up(evaluate.session, evaluate.objective):
             blocks = as_path(blocks)
-        blocks = shortened(blocks, MAX_BLOCKS)
+        longer, blocks = len(blocks), shortened(blocks, MAX_BLOCKS)
         nowhere = np.flatnonzero(np.logical_not(blocks.allowed.any(axis=1)))
         if len(nowhere):
             raise NotApplicable(
@@ -100,7 +100,7 @@ class ChainPolicy(Policy):
             raise NotApplicable(*_nothing_fits(blocks, table))
         if kernel is None:
             return self._candidates(task, blocks, table, ways)
-        return _Search(task, kernel, self.options.share, blocks, segments, ways, explore).run(start)
+        return _Search(task, kernel, self.options.share, blocks, longer, segments, ways, explore).run(start)
 
     def _candidates(
         self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
@@ -120,13 +120,15 @@ class _Search:
         ways: bound in seconds, number of stages, and tables, for each number of stages; the lowest bound first.
         found: the best split so far.
         left: evaluations that the search may still make.
+        name: the blocks, in notes.
     """
 
     def __init__(
-        self, task: Task, kernel: Kernel, share: float, blocks: Blocks, segments: Segments,
+        self, task: Task, kernel: Kernel, share: float, blocks: Blocks, longer: int, segments: Segments,
         ways: list[tuple[float, int, NDArray[np.float64]]], explore: Callable[..., None],
     ) -> None:  # fmt: skip
         self.task, self.kernel, self.blocks, self.explore = task, kernel, blocks, explore
+        self.name = f"{len(blocks)} blocks" + (f", joined from {longer}," if longer > len(blocks) else "")
         self.segments, self.table, self.ways = segments, segments.table, ways
         left = task.evaluate.remaining * share
         self.left = int(max(1, left)) if math.isfinite(left) else 2**62
@@ -203,20 +205,20 @@ class _Search:
 
     def _note(self, proven: bool) -> None:
         """Note whether the best split is proven."""
-        evaluate, number = self.task.evaluate, len(self.blocks)
+        evaluate = self.task.evaluate
         if math.isinf(self.found.value[0]):
             evaluate.note(f"no split that was evaluated fits the memory; {_memory(self.table)}")
         elif not proven:
             evaluate.note(
-                f"the search of splits of {number} blocks ended before its proof; a larger budget may find a better split"
+                f"the search of splits of {self.name} ended before its proof; a larger budget may find a better split"
             )
         elif self.segments.proves and self.segments.exact:
             alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""
             evaluate.note(
-                f"no contiguous split of the {number} blocks{alike} is better: all others are searched or bounded"
+                f"no contiguous split of the {self.name}{alike} is better: all others are searched or bounded"
             )
         elif self.segments.proves:
-            evaluate.note(f"no split of the {number} blocks along their order is better; the graph has other orders")
+            evaluate.note(f"no split of the {self.name} along their order is better; the graph has other orders")
 
 
 def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, kind: int) -> Placement:

@@ -48,6 +48,10 @@ def split_nodes(task: Task, most: int) -> tuple[Placement | None, bool]:
     proven = every is not None and bool(task.evaluate(split.batch()).value_s[0] <= best.bound * (1 + 1e-9))
     if proven:
         task.evaluate.note(f"no contiguous split of the {count} nodes is better: all others are searched or bounded")
+    elif every is None:
+        task.evaluate.note(
+            f"the {count} nodes have more than {most} prefixes: only splits near the best one were searched"
+        )
     return split, proven
 
 

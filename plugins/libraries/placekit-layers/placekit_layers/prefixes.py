@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from placekit_layers.units import Ints
 
+
 def ideals(count: int, source: Ints, target: Ints, limit: int) -> list[int] | None:
     """The prefixes of `count` blocks with data flow from `source` to `target`, as bits; None if there are more than `limit`."""
     needs, readers = [0] * count, [set[int]() for _ in range(count)]
