@@ -40,8 +40,8 @@ class ChainPolicy(Policy):
     with a proof when no such split is left, or without one after `EFFORT` partial splits.
 
     With s segments between prefixes and n_k devices of class k, filling the tables takes O(s K A prod_k (n_k + 1)) time,
-    A = 1 if all routes are equal, else K. Source: Tarnawski et al. 2020, section 5, whose tables over ideals are those of
-    `max_load`.
+    A = 1 if all routes are equal, else K. Under `max_load`, `split_nodes` first splits between single nodes, and its split is
+    the one to beat.
     """
 
     name = "chain"

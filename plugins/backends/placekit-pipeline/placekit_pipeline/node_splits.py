@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,8 @@ def _free(problem: Problem, units: Units) -> NDArray[np.bool_]:
     bytes_ = np.bincount(units.of, graph.persistent_bytes, minlength=units.count)
     light = (bytes_ == 0) | (bytes_.sum() <= problem.cluster.memory_bytes.min())
     alone = np.bincount(pairs, minlength=units.count) <= 1
-    return (np.bincount(units.of, problem.op_s.max(axis=1), minlength=units.count) == 0) & (alone | (~reads & light))
+    works = np.bincount(units.of, problem.op_s.max(axis=1), minlength=units.count) > 0
+    return np.asarray(~works & (alone | (~reads & light)))
 
 
 def _near(nodes: Blocks, stage: Ints, reach: int) -> tuple[Ints, Ints]:
@@ -203,15 +204,14 @@ class _Program:
         if value[u, end] == np.inf:
             return best
         bound, stage, device = float(value[u, end]), *np.zeros((2, count), np.int64)
-        left = [list(devices) for devices in self.classes]
         while end:
             i, k = begin[u, end], of_class[u, end]
             own = bits[end] > bits[i]
-            stage[own], device[own] = end, left[k].pop()
+            stage[own], device[own] = end, self.classes[k][-int(self.free[u, k]) - 1]
             end, u = i, u - int(self.radix[k])
         return _Best(bound, stage, device.astype(np.int16))
 
 
-def _product(bits: NDArray[np.generic], matrix: NDArray[np.floating]) -> NDArray[np.floating]:
+def _product(bits: NDArray[Any], matrix: NDArray[Any]) -> NDArray[Any]:
     """`bits` [i, b] times a matrix, a part at a time."""
     return np.concatenate([bits[i : i + AT_ONCE] @ matrix for i in range(0, len(bits), AT_ONCE)])
