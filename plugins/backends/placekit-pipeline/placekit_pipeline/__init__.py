@@ -64,7 +64,8 @@ class ChainOptions(Options):
     max_ideals: int = Field(
         default=2000,
         ge=1,
-        description="most prefixes to split at; a graph with more is split along one order of its blocks",
+        description="most prefixes to split at, 30 times as many under `max_load`; a graph with more is split along one order"
+        " of its blocks",
     )
     share: float = Field(default=1.0, gt=0, le=1, description="share of the evaluation budget that the search may use")
 

@@ -16,11 +16,14 @@ from placekit_scheduling import Kernel
 from placekit_core import NotApplicable, Placement, Placements, Policy, Task
 from placekit_pipeline import ChainOptions
 from placekit_pipeline.chain_arrays import BUSIEST, CLOSE, FLOW, MAX, SUM, TOKEN, TRAIN, Found, Table
+from placekit_pipeline.max_load import MaxLoadSession
+from placekit_pipeline.node_splits import split_nodes
 from placekit_pipeline.segments import Segments, segments_of, values_add_up
 
 START = 0.1  # share of the budget for the tables' own splits
 SHORT = 200  # evaluations of the first search, which solves most problems
 MAX_BLOCKS = 160  # longer sequences are shortened to this by joining neighbours with little work
+FINER = 30  # times as many prefixes of single nodes as of blocks: loops over them need no table of segments
 EFFORT = 2_000_000  # partial splits after which the search ends without a proof
 
 
@@ -37,8 +40,8 @@ class ChainPolicy(Policy):
     with a proof when no such split is left, or without one after `EFFORT` partial splits.
 
     With s segments between prefixes and n_k devices of class k, filling the tables takes O(s K A prod_k (n_k + 1)) time,
-    A = 1 if all routes are equal, else K. Source: Tarnawski et al. 2020, section 5, whose tables over ideals are those of
-    `max_load`.
+    A = 1 if all routes are equal, else K. Under `max_load`, `split_nodes` first splits between single nodes, and its split is
+    the one to beat.
     """
 
     name = "chain"
@@ -52,11 +55,25 @@ class ChainPolicy(Policy):
         return or_single_device(task, self.options.otherwise, lambda: self._split(task))
 
     def _split(self, task: Task) -> Placement:
+        if not isinstance(task.evaluate.session, MaxLoadSession):
+            return self._split_blocks(task, None)
+        start, proven = split_nodes(task, FINER * self.options.max_ideals)
+        if start is not None and proven:
+            return start
+        try:
+            return self._split_blocks(task, start)
+        except NotApplicable:
+            if start is None:
+                raise
+            return start
+
+    def _split_blocks(self, task: Task, start: Placement | None) -> Placement:
+        """The best split between blocks, or `start` if that is better."""
         evaluate = task.evaluate
         blocks = sequence(task.problem)
         if values_add_up(evaluate.session, evaluate.objective):
             blocks = as_path(blocks)
-        blocks = shortened(blocks, MAX_BLOCKS)
+        longer, blocks = len(blocks), shortened(blocks, MAX_BLOCKS)
         nowhere = np.flatnonzero(np.logical_not(blocks.allowed.any(axis=1)))
         if len(nowhere):
             raise NotApplicable(
@@ -83,7 +100,7 @@ class ChainPolicy(Policy):
             raise NotApplicable(*_nothing_fits(blocks, table))
         if kernel is None:
             return self._candidates(task, blocks, table, ways)
-        return _Search(task, kernel, self.options.share, blocks, segments, ways, explore).run()
+        return _Search(task, kernel, self.options.share, blocks, longer, segments, ways, explore).run(start)
 
     def _candidates(
         self, task: Task, blocks: Blocks, table: Table, ways: list[tuple[float, int, NDArray[np.float64]]]
@@ -103,13 +120,15 @@ class _Search:
         ways: bound in seconds, number of stages, and tables, for each number of stages; the lowest bound first.
         found: the best split so far.
         left: evaluations that the search may still make.
+        name: the blocks, in notes.
     """
 
     def __init__(
-        self, task: Task, kernel: Kernel, share: float, blocks: Blocks, segments: Segments,
+        self, task: Task, kernel: Kernel, share: float, blocks: Blocks, longer: int, segments: Segments,
         ways: list[tuple[float, int, NDArray[np.float64]]], explore: Callable[..., None],
     ) -> None:  # fmt: skip
         self.task, self.kernel, self.blocks, self.explore = task, kernel, blocks, explore
+        self.name = f"{len(blocks)} blocks" + (f", joined from {longer}," if longer > len(blocks) else "")
         self.segments, self.table, self.ways = segments, segments.table, ways
         left = task.evaluate.remaining * share
         self.left = int(max(1, left)) if math.isfinite(left) else 2**62
@@ -118,9 +137,10 @@ class _Search:
             np.asarray([task.evaluate.failing_signal_s]),
         )  # fmt: skip
 
-    def run(self) -> Placement:
+    def run(self, start: Placement | None) -> Placement:
         """Try the tables' own splits, then search shortly; without a proof, improve the best split, then search long."""
-        rows = [
+        rows = [] if start is None else [start.device]
+        rows += [
             split(self.blocks, self.table, best, stages, kind).device
             for _, stages, best in self.ways
             for kind in (SUM, MAX)
@@ -185,20 +205,20 @@ class _Search:
 
     def _note(self, proven: bool) -> None:
         """Note whether the best split is proven."""
-        evaluate, number = self.task.evaluate, len(self.blocks)
+        evaluate = self.task.evaluate
         if math.isinf(self.found.value[0]):
             evaluate.note(f"no split that was evaluated fits the memory; {_memory(self.table)}")
         elif not proven:
             evaluate.note(
-                f"the search of splits of {number} blocks ended before its proof; a larger budget may find a better split"
+                f"the search of splits of {self.name} ended before its proof; a larger budget may find a better split"
             )
         elif self.segments.proves and self.segments.exact:
             alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""
             evaluate.note(
-                f"no contiguous split of the {number} blocks{alike} is better: all others are searched or bounded"
+                f"no contiguous split of the {self.name}{alike} is better: all others are searched or bounded"
             )
         elif self.segments.proves:
-            evaluate.note(f"no split of the {number} blocks along their order is better; the graph has other orders")
+            evaluate.note(f"no split of the {self.name} along their order is better; the graph has other orders")
 
 
 def split(blocks: Blocks, table: Table, best: NDArray[np.float64], stages: int, kind: int) -> Placement:

@@ -13,7 +13,7 @@ from placekit_layers import Blocks
 from placekit_layers.prefixes import Prefixes
 from placekit_scheduling import device_classes
 
-from placekit_core import Grouping, NotApplicable, Problem, Session
+from placekit_core import Cluster, Grouping, NotApplicable, Problem, Session
 from placekit_pipeline.blocking import BlockingSession
 from placekit_pipeline.chain_arrays import BUSIEST, FLOW, TOKEN, TRAIN, Table
 from placekit_pipeline.max_load import MaxLoadSession
@@ -61,6 +61,17 @@ def values_add_up(session: Session, objective: str | None) -> bool:
     return not (
         isinstance(session, MaxLoadSession) or (isinstance(session, PipelineSession) and objective == "throughput")
     )
+
+
+def least_route(cluster: Cluster, first: list[int], received: bool) -> tuple[Floats, Floats]:
+    """[K] least latency and seconds per byte of the routes from (if `received`, to) each class, given a device of each."""
+    routes, size = cluster.routes, cluster.size
+    if size == 1:
+        return np.zeros(1), np.zeros(1)
+    latency, rate = (x.T if received else x for x in (routes.latency_s, routes.s_per_byte))
+    others = [[d for d in range(size) if d != x] for x in first]
+    pairs = list(zip(first, others, strict=True))
+    return np.asarray([latency[x, o].min() for x, o in pairs]), np.asarray([rate[x, o].min() for x, o in pairs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +293,7 @@ class _Builder:
         count = np.where(stated, 0, nets.count).astype(np.float64)
         bytes_, hop_s = np.where(stated, 0.0, nets.bytes_), np.where(stated, nets.hop_s, 0.0)
         for received in (False, True):
-            latency, rate = self._least(first, received)
+            latency, rate = least_route(self.coarse.cluster, first, received)
             of = (nets.kind == AHEAD) | (received & (nets.kind == SOURCE))
             counts, sizes, hops = np.zeros((3, len(inside), 1))
             for x, crosses in self._crossing_nets(inside, of, received):
@@ -302,16 +313,6 @@ class _Builder:
             readers = columns[nets.reader[nets.ptr[x] : nets.ptr[x + 1]]]
             crosses = readers.any(axis=0) & ~made if received else ~readers.all(axis=0) & made
             yield x, crosses.astype(np.float64)
-
-    def _least(self, first: list[int], received: bool) -> tuple[Floats, Floats]:
-        """[K] least latency and seconds per byte of the routes from (if `received`, to) each class."""
-        routes, size = self.coarse.cluster.routes, self.coarse.cluster.size
-        if size == 1:
-            return np.zeros(1), np.zeros(1)
-        latency, rate = (x.T if received else x for x in (routes.latency_s, routes.s_per_byte))
-        others = [[d for d in range(size) if d != x] for x in first]
-        pairs = list(zip(first, others, strict=True))
-        return np.asarray([latency[x, o].min() for x, o in pairs]), np.asarray([rate[x, o].min() for x, o in pairs])
 
     def _hops(self, first: list[int]) -> tuple[Floats, Floats]:
         """`hop_s` and `queue_s` of `Table`, from the messages between the last block of a prefix and the next block."""
