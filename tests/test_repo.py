@@ -189,6 +189,7 @@ ASK_WHAT_IS_INSTALLED = {
     "placekit_report",  # builds the run's backend again, to simulate what would change
     "placekit_runtimes.planning.plan",  # called from Python
     "placekit_search.exact",  # builds another policy
+    "placekit_training.plan",  # called from Python
     "placekit_search.named_policies",  # builds them
     "placekit_testing.contract",
     "placekit_testing.importers",

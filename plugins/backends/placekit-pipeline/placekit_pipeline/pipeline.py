@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_layers import sequence
 from placekit_layers.following import leaders
 from placekit_scheduling import ROUNDING, Kernel, critical_path_bound
 from placekit_scheduling.fields import Field
@@ -16,7 +17,6 @@ from pydantic import BaseModel
 
 from placekit_core import Backend, BackendError, Baseline, Executable, Placement, Problem, Schedule, Session
 from placekit_pipeline import PipelineOptions
-from placekit_pipeline.baselines import baselines
 from placekit_pipeline.bounds import divided_load_bound, load_bound, with_seconds
 from placekit_pipeline.cycles import cycle
 from placekit_pipeline.loads import pipeline_loads
@@ -246,8 +246,29 @@ class PipelineSession(KernelSession):
         return max(alone, divided_load_bound(problem, sorted({d for row in self.replicas.rows for d in row})))
 
     def baselines(self) -> list[Baseline]:
-        """Equal stages, and replicas."""
-        return list(baselines(self))
+        """`equal_stages`: as many layers on each device, in the order of the machine. `replicas`: the network on each device.
+
+        The devices are the machine's GPUs; without any, all. A token has neither: no second device makes it faster. A session
+        with replicas compares with the network on one device instead.
+        """
+        problem, o, found = self.problem, self.options, list[Baseline]()
+        gpus = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
+        devices = gpus or list(range(problem.cluster.size))
+        if o.objective == "token" or len(devices) < 2:
+            return found
+        one = problem.placement(np.full(problem.g, devices[int(problem.group_s.sum(axis=0)[devices].argmin())]))
+        if o.replicas:
+            alone = o.model_copy(update={"replicas": [], "shares": None})
+            return _measured("one_device", PipelineSession(problem, alone), one)
+        stages = equal_stages(problem, devices)
+        if stages is not None:
+            found += _measured("equal_stages", self, stages)
+        if o.microbatches >= len(devices) and self.chunks == 1:
+            copies = o.model_copy(update={"replicas": [[d] for d in devices]})
+            found += _measured(
+                "replicas", PipelineSession(problem, copies), problem.placement(np.full(problem.g, devices[0]))
+            )
+        return found
 
     def lower_bound(self) -> float | None:
         """Of a step: the work of all micro-batches over all devices, and one micro-batch's longest path, as for makespans.
@@ -271,3 +292,24 @@ class PipelineSession(KernelSession):
             raise BackendError(f"this placement has no schedule: {self.reason(placement.device)}")
         run = Run.read(FIELDS, kernel, ints, floats, self.chunks)
         return schedule_of(self.stages, self.replicas, placement.device, run, value_s)
+
+
+def equal_stages(problem: Problem, devices: Sequence[int]) -> Placement | None:
+    """The blocks of as many layers on each device; None if there are fewer layers than devices."""
+    blocks = sequence(problem)
+    layer = np.flatnonzero(blocks.layer)
+    if len(layer) < len(devices):
+        return None
+    number = np.clip(np.searchsorted(layer, np.arange(len(blocks)), side="right") - 1, 0, None)
+    return blocks.placement(np.asarray(devices)[number * len(devices) // len(layer)])
+
+
+def _measured(name: str, session: PipelineSession, placement: Placement) -> list[Baseline]:
+    """The baseline of a placement; empty if its stages wait for each other."""
+    found = session.evaluate(placement.batch())
+    if found.error[0] is not None:
+        return []
+    if not found.fits[0]:
+        return [Baseline(policy=name, value_s=None, fits=False)]
+    peak = dict(zip(session.problem.cluster.device_names, found.peak_bytes[0].tolist(), strict=True))
+    return [Baseline(policy=name, value_s=float(found.value_s[0]), fits=True, peak_bytes=peak)]

@@ -30,6 +30,7 @@ from placekit_training.model import Model
 from placekit_training.planner import Planner, Row
 from placekit_training.scripts import script
 from placekit_training.steps import Outcome, Steps
+from placekit_training.words import described
 
 PYTHON = ".py:"
 WORTH = 0.05
@@ -104,8 +105,6 @@ class TrainingPlan:
     @property
     def verdict(self) -> str:
         """What to do, in one sentence."""
-        from placekit_training.text import described
-
         best, [row] = self.best, [r for r in self.rows if r.outcome is self.best]
         what = described(best.strategy, self.cluster) if best.strategy.replicas else OPERATIONS_HINT
         if self.one is None:

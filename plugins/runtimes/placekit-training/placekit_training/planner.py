@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 from placekit_pipeline.chain import ChainPolicy
+from placekit_pipeline.pipeline import equal_stages
 
 from placekit_core import Ledger, NotApplicable, NothingFits, PlacekitError, Placement, Task, place
 from placekit_core.run.evaluator import BudgetedEvaluator
@@ -17,6 +19,7 @@ from placekit_training.scripts import check
 from placekit_training.steps import Outcome, Shape, Steps
 from placekit_training.strategy import Replica, Strategy
 
+Ints = NDArray[np.int64]
 SCHEDULES = ("1f1b", "zero_bubble", "gpipe")
 CHUNKS = 2
 """Chunks of each device in an interleaved schedule."""
@@ -59,6 +62,7 @@ class Planner:
         steps: the costs of strategies.
         batch: rows of the global batch.
         devices: the GPUs, or without any, the CPUs; the fastest first.
+        unit: shares of the batch are multiples of so many rows.
     """
 
     def __init__(self, steps: Steps, batch: int) -> None:
@@ -67,6 +71,7 @@ class Planner:
         wanted = "gpu" if "gpu" in types else "cpu"
         speed = steps.part_s(self.sizes(batch)[-1]).sum(axis=(0, 2))
         self.devices = sorted((d for d, t in enumerate(types) if t == wanted), key=lambda d: (speed[d], d))
+        self.unit = math.gcd(*steps.model.sizes) if steps.model.sizes else 1
         self._alone = cache(self._fastest_alone)
 
     def sizes(self, rows: int) -> list[int]:
@@ -130,67 +135,55 @@ class Planner:
         return faster(self._copies(devices, by_speed, *v) for v in variants for devices in sets)
 
     def _copies(self, devices: Sequence[int], by_speed: bool, recompute: bool, shard: bool) -> Outcome | None:
-        rows = self._equal_shares(len(devices))
-        if by_speed:
-            rows = (
-                self._shares(devices, recompute)
-                if len({self.steps.cluster.device_kind[d] for d in devices}) > 1
-                else None
-            )
-        if rows is None:
+        rows = self._shares(devices, recompute) if by_speed else self._equal_shares(len(devices))
+        replicas = self._replicas(devices, rows, recompute)
+        if len(replicas) < 2:
             return None
-        alone = [self._alone(d, r, recompute) for d, r in zip(devices, rows, strict=True) if r]
-        if len(alone) < 2 or any(a is None for a in alone):
-            return None
-        replicas = tuple(a.strategy.replicas[0] for a in alone if a is not None)
         return self.steps.outcome(Strategy(replicas, recompute=recompute, shard_optimizer=shard))
 
-    def _equal_shares(self, count: int) -> list[int] | None:
-        return [self.batch // count] * count if self.batch % count == 0 else None
+    def _replicas(self, devices: Sequence[int], rows: Iterable[int], recompute: bool) -> tuple[Replica, ...]:
+        """The copies with these rows, in the micro-batches that are fastest on each device; none if they do not fit."""
+        alone = [self._alone(d, int(r), recompute) for d, r in zip(devices, rows, strict=True) if r]
+        return () if None in alone else tuple(o.strategy.replicas[0] for o in alone if o is not None)
 
-    def _shares(self, devices: Sequence[int], recompute: bool) -> list[int] | None:
+    def _equal_shares(self, count: int) -> list[int]:
+        """As many rows on each device; what is left over, one each on the first ones."""
+        units = self.batch // self.unit
+        return [self.unit * (units // count + (d < units % count)) for d in range(count)]
+
+    def _shares(self, devices: Sequence[int], recompute: bool) -> list[int]:
         """Rows of each device: by speed first, then moved between devices as long as the step becomes shorter."""
-        unit = math.gcd(*self.steps.model.sizes) if self.steps.model.sizes else 1
-        units = self.batch // unit
+        units = self.batch // self.unit
         whole = [self._alone(d, self.batch, recompute) or self._alone(d, self.batch, True) for d in devices]
-        speed = np.asarray([0.0 if o is None else 1 / o.step_s for o in whole])
-        if not speed.any():
-            return None
+        speed = np.asarray([1e-9 if o is None else 1 / o.step_s for o in whole])
         exact = units * speed / speed.sum()
         rows = np.floor(exact).astype(np.int64)
         rows[np.argsort(rows - exact, kind="stable")[: units - rows.sum()]] += 1
-        best = self._step_s(devices, rows * unit, recompute)
+        best = self._step_s(devices, rows, recompute)
         for _ in range(MOVES):
             tries = [rows + move for move in _moves(len(rows)) if (rows + move >= 0).all()]
-            values = [self._step_s(devices, t * unit, recompute) for t in tries]
+            values = [self._step_s(devices, t, recompute) for t in tries]
             if not tries or min(values) >= best:
                 break
             best, rows = min(values), tries[int(np.argmin(values))]
-        return (rows * unit).tolist() if math.isfinite(best) else None
+        return (rows * self.unit).tolist()
 
-    def _step_s(self, devices: Sequence[int], rows: np.ndarray, recompute: bool) -> float:
-        """Seconds of a step with these rows on each device; infinite if they do not fit."""
-        alone = [self._alone(d, int(r), recompute) for d, r in zip(devices, rows, strict=True) if r]
-        if any(o is None for o in alone):
-            return math.inf
-        replicas = tuple(o.strategy.replicas[0] for o in alone if o is not None)
-        return self.steps.outcome(Strategy(replicas, recompute=recompute)).step_s
+    def _step_s(self, devices: Sequence[int], units: Ints, recompute: bool) -> float:
+        """Seconds of a step with these shares; infinite if they do not fit."""
+        replicas = self._replicas(devices, units * self.unit, recompute)
+        return self.steps.outcome(Strategy(replicas, recompute=recompute)).step_s if replicas else math.inf
 
     # ---- stages
 
     def equal_stages(self) -> Outcome | None:
         """As many layers on each device, in the order of the machine."""
-        devices = sorted(self.subsets()[-1])
-        layers = np.flatnonzero(self.steps.parts.layer)
-        if not 2 <= len(devices) <= len(layers):
+        return faster(self._equal(rows, recompute) for recompute in (False, True) for rows in self.sizes(self.batch))
+
+    def _equal(self, rows: int, recompute: bool) -> Outcome | None:
+        placement = equal_stages(self.steps.problem(rows), sorted(self.devices))
+        if placement is None:
             return None
-        first = [int(layers[len(layers) * s // len(devices)]) for s in range(1, len(devices))]
-        begins = tuple(self.steps.parts.begins[i] for i in first)
-        return faster(
-            self.steps.outcome(Strategy((Replica(tuple(devices), begins, rows, self.batch // rows),), recompute=r))
-            for r in (False, True)
-            for rows in self.sizes(self.batch)
-        )
+        return self.steps.outcome(self.steps.strategy(placement, Shape(rows, self.batch // rows, recompute)))
 
     def stages(self) -> Outcome | None:
         """The best split of one copy into stages, under the best schedule."""
@@ -276,7 +269,7 @@ def _runs(strategy: Strategy) -> bool:
     return True
 
 
-def _moves(count: int) -> Iterator[np.ndarray]:
+def _moves(count: int) -> Iterator[Ints]:
     """One or two rows from a device to another."""
     for a in range(count):
         for b in range(count):
