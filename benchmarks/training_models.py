@@ -9,7 +9,7 @@ from torch.nn import functional
 
 def gpt2_medium(batch: int, context: int = 512) -> Step:
     """GPT-2 medium on sequences of 512 tokens, with an output layer of its own."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.models.gpt2 import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_layer=24, n_embd=1024, n_head=16, use_cache=False, tie_word_embeddings=False)
     tokens = torch.randint(0, config.vocab_size, (batch, context))
@@ -37,7 +37,8 @@ class Double(torch.nn.Module):
         self.second = torch.nn.Conv2d(outside, outside, 3, padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.relu(self.second(functional.relu(self.first(x))))
+        after: torch.Tensor = functional.relu(self.second(functional.relu(self.first(x))))
+        return after
 
 
 class UNet(torch.nn.Module):
@@ -58,7 +59,8 @@ class UNet(torch.nn.Module):
             skipped.append(x)
         for up, join, other in zip(self.up, self.join, reversed(skipped[:-1]), strict=True):
             x = join(torch.cat([other, up(x)], 1))
-        return self.head(x)
+        scores: torch.Tensor = self.head(x)
+        return scores
 
 
 def unet(batch: int) -> Step:

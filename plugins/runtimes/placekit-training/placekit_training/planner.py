@@ -166,7 +166,7 @@ class Planner:
             if not tries or min(values) >= best:
                 break
             best, rows = min(values), tries[int(np.argmin(values))]
-        return (rows * self.unit).tolist()
+        return [self.unit * int(r) for r in rows]
 
     def _step_s(self, devices: Sequence[int], units: Ints, recompute: bool) -> float:
         """Seconds of a step with these shares; infinite if they do not fit."""
