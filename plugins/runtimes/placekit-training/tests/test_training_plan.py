@@ -196,6 +196,12 @@ def test_rows_of_the_table_and_the_verdict(target: str) -> None:
     assert found.notes[0].startswith("what binds: ")
 
 
+def test_a_cpu_beside_gpus_runs_no_stage(target: str) -> None:
+    found = plan(target, f"{FAST} + {SLOW} + 64GB ddr5-5600", batch=BATCH)
+    used = [row.outcome.peak_bytes[2] for row in found.rows if row.outcome is not None and row.family != "operations"]
+    assert not any(used)
+
+
 def test_one_device_is_recommended_where_others_hardly_help(target: str) -> None:
     found = plan(target, f"{FAST} + snail(8GB 1GB/s 0.01TFLOPS)", batch=BATCH)
     assert found.best is found.one
