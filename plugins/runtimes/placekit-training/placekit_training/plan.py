@@ -46,8 +46,8 @@ class TrainingOptions(Options):
     autocast: Literal["none", "bfloat16", "float16"] = Field(
         default="none", description="run the step inside torch.autocast in this type"
     )
-    degree: int | None = Field(
-        default=None,
+    degree: int = Field(
+        default=1,
         ge=1,
         description="devices of each group in a profile that split operators and count as one device",
     )
@@ -219,7 +219,7 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     kinds = {kind: kind for kind in cluster.kind_names} if not o.kinds else o.kinds
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
     rows = read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
-    sizes = tuple(sorted({row.microbatch for row in rows if o.degree in (None, row.degree)}))
+    sizes = tuple(sorted({row.microbatch for row in rows if o.degree == row.degree}))
     return Model(
         Path(target).stem, lambda some: [registry.imported({**section, "microbatch": r})[0] for r in some], sizes
     )

@@ -105,7 +105,8 @@ class Planner:
         found.append(Row("stages", "stages", self.stages()))
         if len(self.devices) > 2:
             found.append(Row("copies of stages", "replicas of stages", self.copies_of_stages()))
-        found.append(Row("operations", "single operations", self.operations()))
+        if self.steps.model.sizes is None:
+            found.append(Row("operations", "single operations", self.operations()))
         return found
 
     def operations(self) -> Outcome | None:

@@ -15,7 +15,7 @@ from placekit_pipeline.replicas import BUCKET
 from placekit_pipeline.rings import all_reduce_s
 from placekit_training.layouts import layouts
 from placekit_training.model import Model, Parts, interpolated
-from placekit_training.plan import TrainingOptions, TrainingPlan, plan
+from placekit_training.plan import TrainingOptions, TrainingPlan, plan, write_scripts
 from placekit_training.planner import SCHEDULES, Planner, divisors
 from placekit_training.steps import Outcome, Steps
 from placekit_training.strategy import Replica, Strategy
@@ -241,6 +241,26 @@ def test_options_that_do_not_work(
 def test_files_that_are_not_there() -> None:
     with pytest.raises(ImporterError, match=r"there is no file nothing\.py"):
         plan("nothing.py:make", FAST, batch=4)
+
+
+def test_a_profile_is_planned_with_its_own_seconds(tmp_path: Path) -> None:
+    seconds, sizes = (
+        "forward_s,backward_s,update_s",
+        "parameter_bytes,gradient_bytes,state_bytes,output_bytes,saved_bytes",
+    )
+    speeds = (("rtx4090", 1.0), ("rtx3090", 2.0))
+    lines = [f"h.{i},{kind},2,{s},{2 * s},0,8,8,16,8,8" for kind, s in speeds for i in range(4)]
+    file = tmp_path / "profile.csv"
+    file.write_text("\n".join([f"layer,kind,microbatch,{seconds},{sizes}", *lines, ""]))
+    found = plan(str(file), "rtx4090_3090", batch=6)
+    assert found.one is not None
+    assert found.one.step_s == pytest.approx(3 * 4 * 3.0, rel=1e-3)
+    copies = next(row.outcome for row in found.rows if row.family == "copies by speed")
+    assert copies is not None
+    assert [replica.batch for replica in copies.strategy.replicas] == [4, 2]
+    assert copies.step_s == pytest.approx(2 * 4 * 3.0, rel=1e-3)
+    with pytest.raises(PlacekitError, match="a profile has no modules to run"):
+        write_scripts(found, tmp_path)
 
 
 def test_the_command(target: str, placekit: Run) -> None:
