@@ -9,12 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from placekit_inspect.described import described_machine
+from placekit_pipeline.nets import UPDATE
 from pydantic import Field, ValidationError
 
 from placekit_core import (
     Cluster,
     ConfigError,
+    CostTable,
     ImporterError,
     Options,
     PlacekitError,
@@ -26,8 +29,8 @@ from placekit_core import (
     write_atomically,
 )
 from placekit_core.contracts.errors import explain
-from placekit_training.model import Model
-from placekit_training.planner import Planner, Row
+from placekit_training.model import TRACED, Model
+from placekit_training.planner import Planner, Row, changed, workers
 from placekit_training.scripts import script
 from placekit_training.steps import Outcome, Steps
 from placekit_training.words import described
@@ -46,8 +49,8 @@ class TrainingOptions(Options):
     autocast: Literal["none", "bfloat16", "float16"] = Field(
         default="none", description="run the step inside torch.autocast in this type"
     )
-    degree: int | None = Field(
-        default=None,
+    degree: int = Field(
+        default=1,
         ge=1,
         description="devices of each group in a profile that split operators and count as one device",
     )
@@ -57,6 +60,8 @@ class TrainingOptions(Options):
     arguments: dict[str, Any] = Field(default={}, description="further arguments of the function: arguments.layers=12")
 
 
+SECTIONS = ("arguments", "kinds")
+"""Options that are tables: `arguments.layers=12` or `arguments={layers: 12}`."""
 OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
 
 
@@ -105,7 +110,7 @@ class TrainingPlan:
     @property
     def verdict(self) -> str:
         """What to do, in one sentence."""
-        best, [row] = self.best, [r for r in self.rows if r.outcome is self.best]
+        best, row = self.best, next(r for r in self.rows if r.outcome is self.best)
         what = described(best.strategy, self.cluster) if best.strategy.replicas else OPERATIONS_HINT
         if self.one is None:
             return f"{row.name}, because no device has enough memory for the whole step: {what}"
@@ -158,19 +163,14 @@ def free_links(cluster: Cluster) -> Cluster:
         link.model_copy(update={**quick, "reverse": link.reverse and link.reverse.model_copy(update=quick)})
         for link in cluster.links
     ]
-    return _with(cluster, links=links)
+    return changed(cluster, links=links)
 
 
 def free_launches(cluster: Cluster) -> Cluster:
     """The machine with launches of operations that take no time."""
     kinds = {name: kind.model_copy(update={"launch_overhead_s": 0.0}) for name, kind in cluster.kinds.items()}
     hosts = [host.model_copy(update={"launch_s": 0.0}) for host in cluster.hosts]
-    return _with(cluster, kinds=kinds, hosts=hosts)
-
-
-def _with(cluster: Cluster, **changes: Any) -> Cluster:
-    """A copy with some fields changed; what a cluster computed from its fields is not copied."""
-    return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, **changes})
+    return changed(cluster, kinds=kinds, hosts=hosts)
 
 
 def plan(
@@ -195,16 +195,18 @@ def plan(
 
 
 def _checked(options: Mapping[str, Any]) -> TrainingOptions:
-    values = {name: value for name, value in options.items() if not name.startswith("arguments.")}
-    own = {
-        name.partition(".")[2]: parse_yaml(value.encode()) if isinstance(value, str) else value
-        for name, value in options.items()
-        if name.startswith("arguments.")
-    }
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        section, _, key = name.partition(".")
+        parsed = parse_yaml(value.encode()) if isinstance(value, str) and section in SECTIONS else value
+        if key and section in SECTIONS:
+            values[section] = {**values.get(section, {}), key: parsed}
+        else:
+            values[name] = parsed
     if "batch" not in values:
         raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
     try:
-        return TrainingOptions.model_validate({**values, "arguments": {**values.get("arguments", {}), **own}})
+        return TrainingOptions.model_validate(values)
     except ValidationError as e:
         raise ConfigError(*explain(e, TrainingOptions, noun="option")) from None
 
@@ -216,12 +218,35 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     from placekit_formats import ProfileOptions
     from placekit_formats.profile_files import read_rows
 
-    kinds = {kind: kind for kind in cluster.kind_names} if not o.kinds else o.kinds
+    kinds = o.kinds or {kind: kind for kind in dict.fromkeys(cluster.device_kind[d] for d in workers(cluster))}
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
-    rows = read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
-    sizes = tuple(sorted({row.microbatch for row in rows if o.degree in (None, row.degree)}))
-    return Model(
-        Path(target).stem, lambda some: [registry.imported({**section, "microbatch": r})[0] for r in some], sizes
+    rows = [row for row in read_rows(ProfileOptions(path=target, kinds=kinds)) if row.degree == o.degree]
+    measured = [{row.microbatch for row in rows if row.kind == kind} for kind in kinds.values()]
+    sizes = tuple(sorted(set.intersection(*measured)))
+    if not sizes:
+        raise ImporterError(
+            f"{target} has no micro-batch that was measured with degree {o.degree} on all of {', '.join(kinds)}",
+            "measure the same micro-batches on each kind; degree=N is for groups of devices that split operators",
+        )
+
+    def load(microbatches: Sequence[int]) -> list[Program]:
+        programs = [registry.imported({**section, "microbatch": rows})[0] for rows in microbatches]
+        return [Program(p.graph, costs=_for_all(p.costs, cluster)) for p in programs]
+
+    return Model(Path(target).stem, load, sizes)
+
+
+def _for_all(costs: CostTable | None, cluster: Cluster) -> CostTable | None:
+    """The costs with a column for each kind that was not measured, such as a CPU beside GPUs: no plan uses it."""
+    if costs is None:
+        return None
+    more = tuple(kind for kind in cluster.kind_names if kind not in costs.kinds)
+    op_s, measured = (
+        np.repeat(costs.op_s.max(axis=1)[:, None], len(more), axis=1),
+        np.zeros((len(costs.op_s), len(more))),
+    )
+    return CostTable(
+        costs.kinds + more, np.hstack([costs.op_s, op_s]), np.hstack([costs.measured, measured.astype(np.bool_)])
     )
 
 
@@ -240,4 +265,15 @@ def _traced(target: str, o: TrainingOptions, registry: Registry) -> Model:
         }  # fmt: skip
         return [Program(program.graph.replace(name=name)) for program in registry.imported(section)]
 
-    return Model(name, load)
+    model = Model(name, load)
+    few, many = (model.program(rows).graph for rows in TRACED)
+    if np.array_equal(few.tensor_bytes, many.tensor_bytes):
+        raise ImporterError(
+            f"{name} makes the same step for {TRACED[0]} and {TRACED[1]} rows",
+            "its argument `batch` is the number of rows of the inputs: torch.randn(batch, 1024)",
+        )
+    if not (few.phase == UPDATE).any():
+        raise ImporterError(
+            f"{name} has no optimizer, so that it is no training step", "return Step(..., optimizer=torch.optim.AdamW)"
+        )
+    return model

@@ -190,7 +190,7 @@ class Steps:
         if strategy.shard_optimizer:  # each device sends the parameters that it has updated: half a ring
             gathered = all_reduce_s(self.cluster, devices, self.gradient_bytes) / 2
         fits = bool((peak <= self.cluster.memory_bytes).all())
-        return Outcome(strategy, averaged + max(update) + gathered, peak, fits)
+        return Outcome(strategy, float(averaged + max(update) + gathered), peak, fits)
 
     def _averaged_at(
         self, devices: Sequence[int], bytes_: float, begin: Sequence[float], end: Sequence[float]
