@@ -141,6 +141,8 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
     """Write a script for each row of the table that has one; returns the command lines that run them. Raises PlacekitError."""
     if not found.target:
         raise PlacekitError("a profile has no modules to run", "plan FILE.py:make to get scripts")
+    if folder.is_file():
+        raise PlacekitError(f"{folder} is a file", "name a folder for the scripts")
     file, _, function = found.target.partition(":")
     relative = Path(os.path.relpath(file, folder)).as_posix()
     lines = []
@@ -215,6 +217,8 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     """The step of `FILE.py:make`, or of a profile."""
     if PYTHON in target:
         return _traced(target, o, registry)
+    if target.endswith(".py"):
+        raise ImporterError(f"{target} names no function", f"name the one that makes the step: {target}:make")
     from placekit_formats import ProfileOptions
     from placekit_formats.profile_files import read_rows
 

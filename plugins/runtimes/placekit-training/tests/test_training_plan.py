@@ -354,6 +354,20 @@ def test_files_that_are_not_there() -> None:
         plan("nothing.py:make", FAST, batch=4)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["net.py", "batch=4"], "net.py names no function"),
+        (["net.py:make", "batch=4", "--html", "x.html"], "has no page"),
+        (["Qwen3-14B", "--scripts", "scripts"], "Qwen3-14B is a language model to run"),
+    ],
+)
+def test_commands_that_do_not_work(words: list[str], message: str, placekit: Run) -> None:
+    done = placekit("plan", words[0], FAST, *words[1:])
+    assert done.code != 0
+    assert message in done.err
+
+
 def test_the_command(target: str, placekit: Run) -> None:
     done = placekit("plan", target, f"{FAST} + {SLOW}", f"batch={BATCH}", "arguments.layers=4")
     assert done.code == 0, done.err
