@@ -151,11 +151,19 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
             text = script(
                 row.outcome.strategy, f"{relative}:{function}", found.cluster.device_names, found.options.arguments
             )
-            path, count = folder / f"{row.family.replace(' ', '_')}.py", len(row.outcome.strategy.devices)
+            path, devices = folder / f"{row.family.replace(' ', '_')}.py", row.outcome.strategy.devices
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text.encode())
-            lines.append(f"torchrun --nproc-per-node {count} {path}" if count > 1 else f"python {path}")
+            start = f"torchrun --nproc-per-node {len(devices)}" if len(devices) > 1 else "python"
+            lines.append(f"{_visible(devices, found.cluster)}{start} {path}")
     return lines
+
+
+def _visible(devices: Sequence[int], cluster: Cluster) -> str:
+    """What makes rank i see the i-th of these GPUs; empty if it sees that one anyway."""
+    gpus = [d for d in range(cluster.size) if cluster.kinds[cluster.device_kind[d]].type == "gpu"]
+    numbers = [gpus.index(d) for d in devices if d in gpus]
+    return "" if numbers == [*range(len(numbers))] else f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} "
 
 
 def free_links(cluster: Cluster) -> Cluster:
@@ -224,7 +232,11 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
 
     kinds = o.kinds or {kind: kind for kind in dict.fromkeys(cluster.device_kind[d] for d in workers(cluster))}
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
-    rows = [row for row in read_rows(ProfileOptions(path=target, kinds=kinds)) if row.degree == o.degree]
+    rows = [
+        row
+        for row in read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
+        if row.degree == o.degree
+    ]
     measured = [{row.microbatch for row in rows if row.kind == kind} for kind in kinds.values()]
     sizes = tuple(sorted(set.intersection(*measured)))
     if not sizes:

@@ -16,7 +16,7 @@ from placekit_pipeline.rings import all_reduce_s
 from placekit_training.layouts import layouts
 from placekit_training.model import Model, Parts, interpolated
 from placekit_training.plan import TrainingOptions, TrainingPlan, plan, write_scripts
-from placekit_training.planner import SCHEDULES, Planner, divisors
+from placekit_training.planner import SCHEDULES, Planner, Row, divisors
 from placekit_training.steps import Outcome, Steps
 from placekit_training.strategy import Replica, Strategy
 from placekit_training.words import compressed
@@ -352,6 +352,16 @@ def test_options_that_do_not_work(
 def test_files_that_are_not_there() -> None:
     with pytest.raises(ImporterError, match=r"there is no file nothing\.py"):
         plan("nothing.py:make", FAST, batch=4)
+
+
+def test_lines_give_each_rank_its_gpu(model: Model, target: str, tmp_path: Path) -> None:
+    steps = Steps(model, machine(f"2 {FAST} + {SLOW}"))
+    strategy = Strategy((Replica((2, 0), ("layers.2",), 2, 2),))
+    rows = [Row("stages", "stages", steps.outcome(strategy))]
+    found = TrainingPlan(steps, 4, target, TrainingOptions(batch=4), rows)
+    assert write_scripts(found, tmp_path) == [
+        f"CUDA_VISIBLE_DEVICES=2,0 torchrun --nproc-per-node 2 {tmp_path / 'stages.py'}"
+    ]
 
 
 @pytest.mark.parametrize(
