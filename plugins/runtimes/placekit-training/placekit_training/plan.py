@@ -231,13 +231,16 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     from placekit_formats.profile_files import read_rows
 
     kinds = o.kinds or {kind: kind for kind in dict.fromkeys(cluster.device_kind[d] for d in workers(cluster))}
+    unread = {cluster.device_kind[d] for d in workers(cluster)} - set(kinds.values())
+    if unread:
+        raise ImporterError(
+            f"kinds names no measurements for {min(unread)}", f"kinds.NAME={min(unread)}, with the name in the profile"
+        )
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
-    rows = [
-        row
-        for row in read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
-        if row.degree == o.degree
+    rows = read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
+    measured = [
+        {row.microbatch for row in rows if row.kind == kind and row.degree == o.degree} for kind in kinds.values()
     ]
-    measured = [{row.microbatch for row in rows if row.kind == kind} for kind in kinds.values()]
     sizes = tuple(sorted(set.intersection(*measured)))
     if not sizes:
         raise ImporterError(
@@ -252,18 +255,13 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     return Model(Path(target).stem, load, sizes)
 
 
-def _for_all(costs: CostTable | None, cluster: Cluster) -> CostTable | None:
-    """The costs with a column for each kind that was not measured, such as a CPU beside GPUs: no plan uses it."""
-    if costs is None:
-        return None
-    more = tuple(kind for kind in cluster.kind_names if kind not in costs.kinds)
-    op_s, measured = (
-        np.repeat(costs.op_s.max(axis=1)[:, None], len(more), axis=1),
-        np.zeros((len(costs.op_s), len(more))),
-    )
-    return CostTable(
-        costs.kinds + more, np.hstack([costs.op_s, op_s]), np.hstack([costs.measured, measured.astype(np.bool_)])
-    )
+def _for_all(costs: CostTable | None, cluster: Cluster) -> CostTable:
+    """The costs with a column for each kind that no plan uses, such as that of a CPU beside GPUs: it need not be measured."""
+    assert costs is not None
+    used = {cluster.device_kind[d] for d in workers(cluster)}
+    more = tuple(kind for kind in cluster.kind_names if kind not in used and kind not in costs.kinds)
+    op_s = np.hstack([costs.op_s, np.repeat(costs.op_s.max(axis=1, keepdims=True), len(more), axis=1)])
+    return CostTable(costs.kinds + more, op_s, np.ones(op_s.shape, np.bool_))
 
 
 def _traced(target: str, o: TrainingOptions, registry: Registry) -> Model:

@@ -311,6 +311,7 @@ def test_a_plan_of_measured_layers(profile: str) -> None:
     ("options", "message"),
     [
         ({"batch": 13}, "13 rows are not a multiple of any measured micro-batch of measured: 2, 4"),
+        ({"batch": 12, "kinds.old": "fast"}, "kinds names no measurements for slow"),
         ({"batch": 12, "degree": 2}, "no micro-batch that was measured with degree 2 on all of fast, old"),
     ],
 )
