@@ -34,7 +34,8 @@ def _cells(plan: TrainingPlan, row: Row, used: Sequence[int]) -> list[str]:
     step_s = row.outcome.step_s
     each = [f"{x / 2**30:.1f}" if x else "0" for x in row.outcome.peak_bytes[used].tolist()]
     gain = "" if plan.one is None else f"{plan.one.step_s / step_s - 1:+.0%}"
-    return [row.name, seconds(step_s), f"{plan.batch / step_s:,.4g}", gain, compressed(each, "+")]
+    rate = plan.batch / step_s
+    return [row.name, seconds(step_s), f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}", gain, compressed(each, "+")]
 
 
 def seconds(value: float) -> str:

@@ -60,6 +60,20 @@ def eight(batch=8):
 def plain(batch=8):
     return Step(torch.nn.Linear(64, 8), torch.randn(batch, 64), torch.nn.functional.mse_loss, torch.randn(batch, 8))
 
+class Thin(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+def thin(batch=8):
+    x, y = torch.randn(batch, 64), torch.randn(batch, 64)
+    return Step(Thin(), x, torch.nn.functional.mse_loss, y, torch.optim.SGD)
+
 def flat(batch=8):
     net = torch.nn.Sequential()
     net.add_module("a", torch.nn.Linear(64, 64))
@@ -320,8 +334,10 @@ def test_profiles_that_do_not_have_the_batch(profile: str, options: dict[str, An
         plan(profile, f"{FAST} + {SLOW}", **{"kinds.fast": "fast", "kinds.old": "slow", **options})
 
 
-def test_a_network_without_layers_is_not_recomputed(target: str) -> None:
-    found = plan(target.replace(":make", ":flat"), f"{FAST} + {SLOW}", batch=4)
+@pytest.mark.parametrize("function", ["flat", "thin"])
+def test_networks_without_layers_are_not_recomputed(target: str, function: str) -> None:
+    """`thin` has layers that do half of the work of its parts."""
+    found = plan(target.replace(":make", f":{function}"), f"{FAST} + {SLOW}", batch=4)
     assert found.one is not None
     assert not any(row.outcome.strategy.recompute for row in found.rows if row.outcome is not None)
 
