@@ -1,10 +1,22 @@
-"""Training steps of GPT-2 medium, ViT-L/16 and a U-Net for `placekit plan benchmarks/training_models.py:NAME`."""
+"""Training steps of GPT-2 medium, ViT-L/16 and a U-Net for `placekit plan benchmarks/training_models.py:NAME`.
+
+`python benchmarks/training_models.py` plans each of them on three machines, and prints how many times as fast as one device each
+family of strategies is.
+"""
 
 from __future__ import annotations
 
 import torch
 from placekit_torch import Step
+from placekit_training.plan import plan
 from torch.nn import functional
+
+MACHINES = {"rtx4090_3090": 32, "rtx5090_3080x2": 32, "two_nodes": 128}
+"""Presets of machines, and the rows of a step on each."""
+FAMILIES = {
+    "copies": "equal replicas", "copies by speed": "replicas by speed", "equal stages": "equal stages", "stages": "stages",
+    "copies of stages": "replicas of stages", "operations": "single operations",
+}  # fmt: skip
 
 
 def gpt2_medium(batch: int, context: int = 512) -> Step:
@@ -67,3 +79,25 @@ def unet(batch: int) -> Step:
     """The U-Net on images of 512 x 512 pixels."""
     images, labels = torch.randn(batch, 1, 512, 512), torch.randint(0, 2, (batch, 512, 512))
     return Step(UNet(), images, functional.cross_entropy, labels, torch.optim.AdamW)
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"| model, machine, batch | one device | {' | '.join(FAMILIES.values())} |")
+    print(f"|---|{'---:|' * (len(FAMILIES) + 1)}")
+    for make in (gpt2_medium, vit_large, unet):
+        for machine, batch in MACHINES.items():
+            found = plan(f"{__file__}:{make.__name__}", machine, batch=batch)
+            step_s = {row.family: row.outcome.step_s for row in found.rows if row.outcome is not None}
+            best = min(step_s.values())
+            cells = [
+                ("**{:.2f}**" if step_s[name] == best else "{:.2f}").format(step_s["one"] / step_s[name])
+                if name in step_s
+                else "-"
+                for name in FAMILIES
+            ]
+            print(f"| {make.__name__}, {machine}, {batch} | {step_s['one']:.3f} s | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

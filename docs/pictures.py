@@ -4,6 +4,7 @@
 
 timeline: docs/pictures/timeline.svg, a training step before and after.
 accuracy: docs/pictures/accuracy.svg, predicted against published speeds.
+training: docs/pictures/training-*.svg, the best stages of three models on three machines.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 
 All but the first are made only if they are named.
@@ -61,6 +62,27 @@ def accuracy(folder: Path) -> None:
         main(["--svg", str(folder / "accuracy.svg")], installed())
 
 
+def training(folder: Path) -> None:
+    """For each of three models, the best split into stages on three machines; simulated."""
+    from placekit_report.svg import Panel, write
+    from placekit_training.plan import plan
+
+    sys.path.insert(0, str(DOCS.parent / "benchmarks"))
+    from training_models import MACHINES, gpt2_medium, unet, vit_large
+
+    for make in (gpt2_medium, vit_large, unet):
+        panels = []
+        for machine, batch in MACHINES.items():
+            found = plan(f"{DOCS.parent}/benchmarks/training_models.py:{make.__name__}", machine, batch=batch)
+            stages = next(row.outcome for row in found.rows if row.family == "stages")
+            if stages is not None and found.one is not None:
+                gain = found.one.step_s / stages.step_s
+                title = f"{machine}, batch {batch}, {stages.strategy.schedule}: {gain:.2f} times as fast as one device"
+                panels.append(Panel(*found.steps.schedule(stages.strategy), title))
+        note = f"A training step of {make.__name__} in the best stages that placekit finds; simulated."
+        write(folder / f"training-{make.__name__}.svg", panels, links=False, note=note)
+
+
 def report(folder: Path) -> None:
     """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
     from placekit_core import place
@@ -96,7 +118,7 @@ def screenshot(
     small.save(picture, optimize=True)
 
 
-MADE = {"timeline": timeline, "accuracy": accuracy, "report": report}
+MADE = {"timeline": timeline, "accuracy": accuracy, "report": report, "training": training}
 PLACES = dict.fromkeys(MADE, PICTURES)
 SCREENSHOTS = ("report",)
 """Pictures that are never compared: a browser of another version draws other pixels."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import sequence
 
-from placekit_core import Cluster, Graph, Grouping, Problem, Program
+from placekit_core import Cluster, Graph, Grouping, Labels, Problem, Program
 
 TRACED = (2, 4)
 """Rows of the two imports between which graphs are interpolated; with one row, dimensions may vanish."""
@@ -65,9 +65,11 @@ class Model:
         return self._programs[rows]
 
     def problem(self, rows: int, cluster: Cluster, grouping: Grouping | None = None) -> Problem:
-        """The step for a batch of `rows` on a machine, with its measured costs, if it has any."""
+        """The step for a batch of `rows` on a machine's GPUs, if it has any; with measured costs, if there are any."""
         program = self.program(rows)
-        return Problem.of(program.graph, cluster, grouping, program.costs)
+        gpus = any(cluster.kinds[kind].type == "gpu" for kind in cluster.device_kind)
+        graph = program.graph.replace(allowed=Labels.of(["gpu"] * program.graph.n)) if gpus else program.graph
+        return Problem.of(graph, cluster, grouping, program.costs)
 
 
 @dataclass(frozen=True, eq=False)

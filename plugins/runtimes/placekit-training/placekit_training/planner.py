@@ -26,7 +26,7 @@ from placekit_core import (
     place,
 )
 from placekit_core.run.evaluator import BudgetedEvaluator
-from placekit_training.layouts import Layout, layouts
+from placekit_training.layouts import FEW, Layout, layouts
 from placekit_training.scripts import check
 from placekit_training.steps import Outcome, Shape, Steps
 from placekit_training.strategy import Replica, Strategy
@@ -107,10 +107,14 @@ class Planner:
         return [d for d in made if self.steps.model.program(d).graph.persistent_bytes.sum() <= room]
 
     def subsets(self) -> list[list[int]]:
-        """Sets of devices to use: those of the fastest kind, of the two fastest kinds, and so on."""
-        kind = self.steps.cluster.device_kind
-        kinds = list(dict.fromkeys(kind[d] for d in self.devices))
-        return [[d for d in self.devices if kind[d] in kinds[: k + 1]] for k in range(len(kinds))]
+        """Sets of devices to use, the fastest first: of few devices, any number; of many, all of the fastest kinds."""
+        kind, count = self.steps.cluster.device_kind, len(self.devices)
+        ends = [
+            i
+            for i in range(1, count + 1)
+            if i == count or count <= FEW or kind[self.devices[i - 1]] != kind[self.devices[i]]
+        ]
+        return [self.devices[:end] for end in ends]
 
     def rows(self) -> list[Row]:
         """The best strategy of each family that the machine has devices for."""
@@ -124,7 +128,7 @@ class Planner:
         no_equal = "fewer layers than devices" if layers < len(self.devices) else "does not fit"
         no_split = "does not fit" if one is None else "no split is faster"  # the best one has all parts on one device
         found.append(Row("copies", "replicas, equal shares", self.copies(by_speed=False), no_copies))
-        if len(self.subsets()) > 1:
+        if len({self.steps.cluster.device_kind[d] for d in self.devices}) > 1:
             found.append(Row("copies by speed", "replicas, shares by speed", self.copies(by_speed=True), no_copies))
         equal = self.equal_stages()
         found.append(Row("equal stages", "equal stages", equal, no_equal))
@@ -226,7 +230,7 @@ class Planner:
 
     def stages(self) -> Outcome | None:
         """The best split of one copy into stages, under the best schedule."""
-        return faster([self._best_split([(tuple(self.devices),)]), self.interleaved()])
+        return faster([self._best_split([()]), self.interleaved()])
 
     def copies_of_stages(self) -> Outcome | None:
         """The best split of several copies, of which at least one has several stages."""

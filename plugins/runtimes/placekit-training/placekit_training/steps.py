@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from placekit_pipeline.pipeline import Pipeline, PipelineSession
 from placekit_pipeline.rings import all_reduce_s, buckets_of, ready_s
 from placekit_scheduling.jit import interpreted
 
-from placekit_core import BackendError, Cluster, Placement, Problem
+from placekit_core import BackendError, Cluster, Placement, Problem, Schedule
 from placekit_training.layouts import Layout
 from placekit_training.model import TRACED, Model, Parts
 from placekit_training.strategy import Replica, Strategy
@@ -212,21 +212,31 @@ class Steps:
 
     def _pipelined(self, strategy: Strategy) -> Outcome:
         """Copies that are divided into stages; their micro-batches have equally many rows."""
+        session, placement = self._opened(strategy)
+        found = session.evaluate(placement.batch())
+        error, peak = found.error[0] or "", found.peak_bytes[0]
+        if strategy.schedule == "zero_bubble" and not error:
+            other, _ = self._opened(replace(strategy, schedule="1f1b"))
+            kept = other.evaluate(placement.batch()).peak_bytes[0] + self._deferred_bytes(strategy)
+            peak = np.maximum(peak, kept)
+        peak = peak + self._buffer_bytes(strategy)
+        fits = not error and bool((peak <= self.cluster.memory_bytes).all())
+        return Outcome(strategy, math.inf if error else float(found.value_s[0]), peak, fits, error)
+
+    def schedule(self, strategy: Strategy) -> tuple[Problem, Schedule]:
+        """The timed events of a step with stages, and the problem that they belong to."""
+        session, placement = self._opened(strategy)
+        return session.problem, session.schedule(placement)
+
+    def _opened(self, strategy: Strategy) -> tuple[PipelineSession, Placement]:
+        """The session of backend `pipeline` for copies with stages, and the placement of the longest copy."""
         replicas = sorted(strategy.replicas, key=lambda replica: -len(replica.devices))
         leader, several = replicas[0], len(replicas) > 1
         layout = tuple(self._columns(leader, replica) for replica in replicas) if several else ()
         count = sum(replica.microbatches for replica in replicas)
         shape = Shape(leader.rows, count, strategy.recompute, layout, strategy.shard_optimizer)
         shares = tuple(replica.microbatches for replica in replicas) if several else None
-        placement = self.placement(leader)
-        found = self.session(shape, strategy.schedule, shares).evaluate(placement.batch())
-        error, peak = found.error[0] or "", found.peak_bytes[0]
-        if strategy.schedule == "zero_bubble" and not error:
-            other = self.session(shape, "1f1b", shares).evaluate(placement.batch())
-            peak = np.maximum(peak, other.peak_bytes[0] + self._deferred_bytes(strategy))
-        peak = peak + self._buffer_bytes(strategy)
-        fits = not error and bool((peak <= self.cluster.memory_bytes).all())
-        return Outcome(strategy, math.inf if error else float(found.value_s[0]), peak, fits, error)
+        return self.session(shape, strategy.schedule, shares), self.placement(leader)
 
     def _deferred_bytes(self, strategy: Strategy) -> Floats:
         """[D] bytes that torch keeps for late gradients of weights: stage i computes them i micro-batches later."""

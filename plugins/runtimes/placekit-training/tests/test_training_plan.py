@@ -223,6 +223,12 @@ def test_rows_of_the_table_and_the_verdict(target: str) -> None:
     assert found.notes[0].startswith("what binds: ")
 
 
+def test_a_cpu_beside_gpus_runs_no_stage(target: str) -> None:
+    found = plan(target, f"{FAST} + {SLOW} + 64GB ddr5-5600", batch=BATCH)
+    used = [row.outcome.peak_bytes[2] for row in found.rows if row.outcome is not None and row.family != "operations"]
+    assert not any(used)
+
+
 def test_one_device_is_recommended_where_others_hardly_help(target: str) -> None:
     found = plan(target, f"{FAST} + snail(8GB 1GB/s 0.01TFLOPS)", batch=BATCH)
     assert found.best is found.one
@@ -393,6 +399,26 @@ def test_commands_that_do_not_work(words: list[str], message: str, placekit: Run
     done = placekit("plan", words[0], FAST, *words[1:])
     assert done.code != 0
     assert message in done.err
+
+
+def test_a_profile_is_planned_with_its_own_seconds(tmp_path: Path) -> None:
+    seconds, sizes = (
+        "forward_s,backward_s,update_s",
+        "parameter_bytes,gradient_bytes,state_bytes,output_bytes,saved_bytes",
+    )
+    speeds = (("rtx4090", 1.0), ("rtx3090", 2.0))
+    lines = [f"h.{i},{kind},2,{s},{2 * s},0,8,8,16,8,8" for kind, s in speeds for i in range(4)]
+    file = tmp_path / "profile.csv"
+    file.write_text("\n".join([f"layer,kind,microbatch,{seconds},{sizes}", *lines, ""]))
+    found = plan(str(file), "rtx4090_3090", batch=6)
+    assert found.one is not None
+    assert found.one.step_s == pytest.approx(3 * 4 * 3.0, rel=1e-3)
+    copies = next(row.outcome for row in found.rows if row.family == "copies by speed")
+    assert copies is not None
+    assert [replica.batch for replica in copies.strategy.replicas] == [4, 2]
+    assert copies.step_s == pytest.approx(2 * 4 * 3.0, rel=1e-3)
+    with pytest.raises(PlacekitError, match="a profile has no modules to run"):
+        write_scripts(found, tmp_path)
 
 
 def test_the_command(target: str, placekit: Run) -> None:
