@@ -136,7 +136,8 @@ def _evaluate_split(evaluate, t, ints, floats, work_ints, work_floats, peak, mem
     better = fits and value < found.value[0]
     if better:
         found.value[0] = value
-    if better or found.counts[0] == 1:  # the first has the least bound: kept in case none fits
+    none = found.counts[0] == 1 and found.value[0] == math.inf
+    if better or none:  # the first has the least bound: kept in case none fits
         for group in range(len(device)):
             found.device[group] = device[group]
 

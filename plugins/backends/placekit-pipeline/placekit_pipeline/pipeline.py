@@ -248,12 +248,12 @@ class PipelineSession(KernelSession):
     def baselines(self) -> list[Baseline]:
         """`equal_stages`: as many layers on each device, in the order of the machine. `replicas`: the network on each device.
 
-        The devices are the machine's GPUs; without any, all. A token has neither: no second device makes it faster. A session
-        with replicas compares with the network on one device instead.
+        The devices are the GPUs that may run everything; without any, all such devices. A token has neither: no second
+        device makes it faster. A session with replicas compares with the network on one device instead.
         """
         problem, o, found = self.problem, self.options, list[Baseline]()
-        gpus = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
-        devices = gpus or list(range(problem.cluster.size))
+        able = np.flatnonzero(problem.allowed.all(axis=0)).tolist()
+        devices = [d for d in able if problem.device_type(d) == "gpu"] or able
         if o.objective == "token" or len(devices) < 2:
             return found
         one = problem.placement(np.full(problem.g, devices[int(problem.group_s.sum(axis=0)[devices].argmin())]))

@@ -360,3 +360,27 @@ def test_operations_that_a_replica_may_not_run_are_named() -> None:
     problem = Problem.of(b.build(), cluster)
     found = error(problem, [0], replicas=[[0], [1]])
     assert found == "group 'a' may not run on all of g:0, c:0, the replicas of a stage"
+
+
+def test_baselines_of_four_layers_on_two_devices() -> None:
+    """Four micro-batches of 12 seconds: 30 s in equal stages, 24 s as replicas, 48 s on one device."""
+
+    def found(**options: Any) -> dict[str, float | None]:
+        session = Pipeline(microbatches=4, **options).open(network(4, 2))
+        return {b.policy: b.value_s and round(b.value_s, 6) for b in session.baselines()}
+
+    assert found() == {"equal_stages": 30.0, "replicas": 24.0}
+    assert found(replicas=[[0], [1]]) == {"one_device": 48.0}
+    assert found(objective="token") == {}
+
+
+def test_baselines_use_devices_that_may_run_everything() -> None:
+    b = GraphBuilder("limited")
+    b.add("a", outputs=[1], allowed="cpu")
+    rate: dict[str, Any] = {"flops_per_s": {"float32": 1.0}, "memory_bytes": 100, "memory_bytes_per_s": 1.0}
+    cluster = Cluster.parse({
+        "kinds": {"g": rate, "c": {**rate, "type": "cpu"}},
+        "devices": [{"kind": "g", "count": 2}, {"kind": "c", "count": 2}], "links": [{"mesh": "*", "bytes_per_s": 1.0}],
+    })  # fmt: skip
+    session = Pipeline(microbatches=2).open(Problem.of(b.build(), cluster))
+    assert [baseline.policy for baseline in session.baselines()] == ["replicas"]

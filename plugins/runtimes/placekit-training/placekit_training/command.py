@@ -12,7 +12,7 @@ from placekit_training.text import show
 
 def takes(model: str) -> bool:
     """Whether a plan's model is a training step: `FILE.py:make`, or a profile of layers."""
-    return PYTHON in model or model.endswith((".csv", ".json"))
+    return PYTHON in model or model.endswith((".py", ".csv", ".json"))
 
 
 def main(model: str, machine: str, options: Mapping[str, str], registry: Registry, scripts: Path | None) -> int:

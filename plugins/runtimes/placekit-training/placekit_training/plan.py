@@ -9,12 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from placekit_inspect.described import described_machine
+from placekit_pipeline.nets import UPDATE
 from pydantic import Field, ValidationError
 
 from placekit_core import (
     Cluster,
     ConfigError,
+    CostTable,
     ImporterError,
     Options,
     PlacekitError,
@@ -26,8 +29,8 @@ from placekit_core import (
     write_atomically,
 )
 from placekit_core.contracts.errors import explain
-from placekit_training.model import Model
-from placekit_training.planner import Planner, Row
+from placekit_training.model import TRACED, Model
+from placekit_training.planner import Planner, Row, changed, workers
 from placekit_training.scripts import script
 from placekit_training.steps import Outcome, Steps
 from placekit_training.words import described
@@ -57,6 +60,8 @@ class TrainingOptions(Options):
     arguments: dict[str, Any] = Field(default={}, description="further arguments of the function: arguments.layers=12")
 
 
+SECTIONS = ("arguments", "kinds")
+"""Options that are tables: `arguments.layers=12` or `arguments={layers: 12}`."""
 OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
 
 
@@ -105,7 +110,7 @@ class TrainingPlan:
     @property
     def verdict(self) -> str:
         """What to do, in one sentence."""
-        best, [row] = self.best, [r for r in self.rows if r.outcome is self.best]
+        best, row = self.best, next(r for r in self.rows if r.outcome is self.best)
         what = described(best.strategy, self.cluster) if best.strategy.replicas else OPERATIONS_HINT
         if self.one is None:
             return f"{row.name}, because no device has enough memory for the whole step: {what}"
@@ -136,6 +141,8 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
     """Write a script for each row of the table that has one; returns the command lines that run them. Raises PlacekitError."""
     if not found.target:
         raise PlacekitError("a profile has no modules to run", "plan FILE.py:make to get scripts")
+    if folder.is_file():
+        raise PlacekitError(f"{folder} is a file", "name a folder for the scripts")
     file, _, function = found.target.partition(":")
     relative = Path(os.path.relpath(file, folder)).as_posix()
     lines = []
@@ -144,11 +151,19 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
             text = script(
                 row.outcome.strategy, f"{relative}:{function}", found.cluster.device_names, found.options.arguments
             )
-            path, count = folder / f"{row.family.replace(' ', '_')}.py", len(row.outcome.strategy.devices)
+            path, devices = folder / f"{row.family.replace(' ', '_')}.py", row.outcome.strategy.devices
             folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text.encode())
-            lines.append(f"torchrun --nproc-per-node {count} {path}" if count > 1 else f"python {path}")
+            start = f"torchrun --nproc-per-node {len(devices)}" if len(devices) > 1 else "python"
+            lines.append(f"{_visible(devices, found.cluster)}{start} {path}")
     return lines
+
+
+def _visible(devices: Sequence[int], cluster: Cluster) -> str:
+    """What makes rank i see the i-th of these GPUs; empty if it sees that one anyway."""
+    gpus = [d for d in range(cluster.size) if cluster.kinds[cluster.device_kind[d]].type == "gpu"]
+    numbers = [gpus.index(d) for d in devices if d in gpus]
+    return "" if numbers == [*range(len(numbers))] else f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} "
 
 
 def free_links(cluster: Cluster) -> Cluster:
@@ -158,19 +173,14 @@ def free_links(cluster: Cluster) -> Cluster:
         link.model_copy(update={**quick, "reverse": link.reverse and link.reverse.model_copy(update=quick)})
         for link in cluster.links
     ]
-    return _with(cluster, links=links)
+    return changed(cluster, links=links)
 
 
 def free_launches(cluster: Cluster) -> Cluster:
     """The machine with launches of operations that take no time."""
     kinds = {name: kind.model_copy(update={"launch_overhead_s": 0.0}) for name, kind in cluster.kinds.items()}
     hosts = [host.model_copy(update={"launch_s": 0.0}) for host in cluster.hosts]
-    return _with(cluster, kinds=kinds, hosts=hosts)
-
-
-def _with(cluster: Cluster, **changes: Any) -> Cluster:
-    """A copy with some fields changed; what a cluster computed from its fields is not copied."""
-    return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, **changes})
+    return changed(cluster, kinds=kinds, hosts=hosts)
 
 
 def plan(
@@ -195,16 +205,18 @@ def plan(
 
 
 def _checked(options: Mapping[str, Any]) -> TrainingOptions:
-    values = {name: value for name, value in options.items() if not name.startswith("arguments.")}
-    own = {
-        name.partition(".")[2]: parse_yaml(value.encode()) if isinstance(value, str) else value
-        for name, value in options.items()
-        if name.startswith("arguments.")
-    }
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        section, _, key = name.partition(".")
+        parsed = parse_yaml(value.encode()) if isinstance(value, str) and section in SECTIONS else value
+        if key and section in SECTIONS:
+            values[section] = {**values.get(section, {}), key: parsed}
+        else:
+            values[name] = parsed
     if "batch" not in values:
         raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
     try:
-        return TrainingOptions.model_validate({**values, "arguments": {**values.get("arguments", {}), **own}})
+        return TrainingOptions.model_validate(values)
     except ValidationError as e:
         raise ConfigError(*explain(e, TrainingOptions, noun="option")) from None
 
@@ -213,16 +225,43 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     """The step of `FILE.py:make`, or of a profile."""
     if PYTHON in target:
         return _traced(target, o, registry)
+    if target.endswith(".py"):
+        raise ImporterError(f"{target} names no function", f"name the one that makes the step: {target}:make")
     from placekit_formats import ProfileOptions
     from placekit_formats.profile_files import read_rows
 
-    kinds = {kind: kind for kind in cluster.kind_names} if not o.kinds else o.kinds
+    kinds = o.kinds or {kind: kind for kind in dict.fromkeys(cluster.device_kind[d] for d in workers(cluster))}
+    unread = {cluster.device_kind[d] for d in workers(cluster)} - set(kinds.values())
+    if unread:
+        raise ImporterError(
+            f"kinds names no measurements for {min(unread)}", f"kinds.NAME={min(unread)}, with the name in the profile"
+        )
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
     rows = read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
-    sizes = tuple(sorted({row.microbatch for row in rows if o.degree == row.degree}))
-    return Model(
-        Path(target).stem, lambda some: [registry.imported({**section, "microbatch": r})[0] for r in some], sizes
-    )
+    measured = [
+        {row.microbatch for row in rows if row.kind == kind and row.degree == o.degree} for kind in kinds.values()
+    ]
+    sizes = tuple(sorted(set.intersection(*measured)))
+    if not sizes:
+        raise ImporterError(
+            f"{target} has no micro-batch that was measured with degree {o.degree} on all of {', '.join(kinds)}",
+            "measure the same micro-batches on each kind; degree=N is for groups of devices that split operators",
+        )
+
+    def load(microbatches: Sequence[int]) -> list[Program]:
+        programs = [registry.imported({**section, "microbatch": rows})[0] for rows in microbatches]
+        return [Program(p.graph, costs=_for_all(p.costs, cluster)) for p in programs]
+
+    return Model(Path(target).stem, load, sizes)
+
+
+def _for_all(costs: CostTable | None, cluster: Cluster) -> CostTable:
+    """The costs with a column for each kind that no plan uses, such as that of a CPU beside GPUs: it need not be measured."""
+    assert costs is not None
+    used = {cluster.device_kind[d] for d in workers(cluster)}
+    more = tuple(kind for kind in cluster.kind_names if kind not in used and kind not in costs.kinds)
+    op_s = np.hstack([costs.op_s, np.repeat(costs.op_s.max(axis=1, keepdims=True), len(more), axis=1)])
+    return CostTable(costs.kinds + more, op_s, np.ones(op_s.shape, np.bool_))
 
 
 def _traced(target: str, o: TrainingOptions, registry: Registry) -> Model:
@@ -240,4 +279,15 @@ def _traced(target: str, o: TrainingOptions, registry: Registry) -> Model:
         }  # fmt: skip
         return [Program(program.graph.replace(name=name)) for program in registry.imported(section)]
 
-    return Model(name, load)
+    model = Model(name, load)
+    few, many = (model.program(rows).graph for rows in TRACED)
+    if np.array_equal(few.tensor_bytes, many.tensor_bytes):
+        raise ImporterError(
+            f"{name} makes the same step for {TRACED[0]} and {TRACED[1]} rows",
+            "its argument `batch` is the number of rows of the inputs: torch.randn(batch, 1024)",
+        )
+    if not (few.phase == UPDATE).any():
+        raise ImporterError(
+            f"{name} has no optimizer, so that it is no training step", "return Step(..., optimizer=torch.optim.AdamW)"
+        )
+    return model

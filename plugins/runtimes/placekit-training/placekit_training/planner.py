@@ -6,13 +6,25 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from placekit_pipeline.chain import ChainPolicy
 from placekit_pipeline.pipeline import equal_stages
 
-from placekit_core import Ledger, NotApplicable, NothingFits, PlacekitError, Placement, Task, place
+from placekit_core import (
+    Cluster,
+    ClusterError,
+    Ledger,
+    NotApplicable,
+    NothingFits,
+    PlacekitError,
+    Placement,
+    PlacementError,
+    Task,
+    place,
+)
 from placekit_core.run.evaluator import BudgetedEvaluator
 from placekit_training.layouts import FEW, Layout, layouts
 from placekit_training.scripts import check
@@ -29,17 +41,20 @@ EVALUATIONS = 200
 """Of one search for the best split; most end with a proof after ten."""
 GAIN = 0.01
 """What needs more (devices, recomputation, an unusual schedule) must be faster by this share."""
+TRIES = 3
+"""Searches for a split that leaves room for torch's buffers."""
 MOVES = 60
 """Changes of the shares of unlike devices that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One line of the table: a family, and its best strategy; None if no strategy of it fits."""
+    """One line of the table: a family, and its best strategy; None, and the reason, if it has none."""
 
     family: str
     name: str
     outcome: Outcome | None
+    reason: str = "does not fit"
 
 
 def divisors(number: int) -> list[int]:
@@ -55,6 +70,12 @@ def faster(outcomes: Iterable[Outcome | None], than: Outcome | None = None) -> O
     return than
 
 
+def workers(cluster: Cluster) -> list[int]:
+    """The devices that train: the GPUs, or without any, the CPUs."""
+    types = [cluster.kinds[kind].type for kind in cluster.device_kind]
+    return [d for d, type_ in enumerate(types) if type_ == ("gpu" if "gpu" in types else "cpu")]
+
+
 class Planner:
     """Searches the strategies of a model for one batch on one machine.
 
@@ -67,11 +88,16 @@ class Planner:
 
     def __init__(self, steps: Steps, batch: int) -> None:
         self.steps, self.batch = steps, batch
-        types = [steps.cluster.kinds[kind].type for kind in steps.cluster.device_kind]
-        wanted = "gpu" if "gpu" in types else "cpu"
+        if not self.sizes(batch):
+            known = ", ".join(map(str, steps.model.sizes or ()))
+            raise PlacementError(
+                f"{batch} rows are not a multiple of any measured micro-batch of {steps.model.name}: {known}",
+                "use another batch, or measure a micro-batch of one row",
+            )
         speed = steps.part_s(self.sizes(batch)[-1]).sum(axis=(0, 2))
-        self.devices = sorted((d for d, t in enumerate(types) if t == wanted), key=lambda d: (speed[d], d))
+        self.devices = sorted(workers(steps.cluster), key=lambda d: (speed[d], d))
         self.unit = math.gcd(*steps.model.sizes) if steps.model.sizes else 1
+        self.recompute = (False, True) if steps.parts.layer.any() else (False,)  # there are layers to recompute
         self._alone = cache(self._fastest_alone)
 
     def sizes(self, rows: int) -> list[int]:
@@ -97,15 +123,20 @@ class Planner:
         found = [Row("one", f"{name} alone", one)]
         if len(self.devices) == 1:
             return found
-        unlike = len({self.steps.cluster.device_kind[d] for d in self.devices}) > 1
-        found.append(Row("copies", "replicas, equal shares", self.copies(by_speed=False)))
-        if unlike:
-            found.append(Row("copies by speed", "replicas, shares by speed", self.copies(by_speed=True)))
-        found.append(Row("equal stages", "equal stages", self.equal_stages()))
-        found.append(Row("stages", "stages", self.stages()))
+        small, layers = self.batch < 2 * self.unit, int(self.steps.parts.layer.sum())
+        no_copies = f"needs {2 * self.unit} rows" if small else "does not fit"
+        no_equal = "fewer layers than devices" if layers < len(self.devices) else "does not fit"
+        no_split = "does not fit" if one is None else "no split is faster"  # the best one has all parts on one device
+        found.append(Row("copies", "replicas, equal shares", self.copies(by_speed=False), no_copies))
+        if len({self.steps.cluster.device_kind[d] for d in self.devices}) > 1:
+            found.append(Row("copies by speed", "replicas, shares by speed", self.copies(by_speed=True), no_copies))
+        equal = self.equal_stages()
+        found.append(Row("equal stages", "equal stages", equal, no_equal))
+        found.append(Row("stages", "stages", faster([equal, self.stages()]), no_split))
         if len(self.devices) > 2:
-            found.append(Row("copies of stages", "replicas of stages", self.copies_of_stages()))
-        if self.steps.model.sizes is None:
+            copies = no_copies if small else no_split
+            found.append(Row("copies of stages", "replicas of stages", self.copies_of_stages(), copies))
+        if self.steps.model.sizes is None:  # a profile has layers only
             found.append(Row("operations", "single operations", self.operations()))
         return found
 
@@ -126,63 +157,70 @@ class Planner:
 
     def single(self) -> Outcome | None:
         """The whole batch on the device that is fastest with it."""
-        return faster(self._alone(d, self.batch, r) for r in (False, True) for d in self.devices)
+        return faster(self._alone(d, self.batch, r) for r in self.recompute for d in self.devices)
 
-    def _fastest_alone(self, device: int, rows: int, recompute: bool) -> Outcome | None:
-        """One device with so many rows: the largest micro-batches that fit, or smaller ones if they are faster."""
+    def _fastest_alone(self, device: int, rows: int, recompute: bool, sharing: int = 1) -> Outcome | None:
+        """One device with so many rows: the largest micro-batches that fit, or smaller ones if they are faster.
+
+        With `sharing`, that many devices divide the optimiser's state, so that each needs less memory.
+        """
+        room = self.steps.cluster.memory_bytes[device] + self.steps.state_bytes * (1 - 1 / sharing)
         made = (Replica((device,), (), each, rows // each) for each in self.sizes(rows))
-        return faster(self.steps.outcome(Strategy((replica,), recompute=recompute)) for replica in made)
+        found = (self.steps.outcome(Strategy((replica,), recompute=recompute)) for replica in made)
+        return faster(replace(o, fits=bool(o.peak_bytes[device] <= room)) for o in found)
 
     def copies(self, by_speed: bool) -> Outcome | None:
         """The whole model on each device, with equal shares of the batch, or with shares by speed."""
-        variants = [(recompute, shard) for recompute in (False, True) for shard in (False, True)]
+        variants = [(recompute, shard) for recompute in self.recompute for shard in (False, True)]
         sets = [devices for devices in self.subsets() if len(devices) > 1]
         return faster(self._copies(devices, by_speed, *v) for v in variants for devices in sets)
 
     def _copies(self, devices: Sequence[int], by_speed: bool, recompute: bool, shard: bool) -> Outcome | None:
-        rows = self._shares(devices, recompute) if by_speed else self._equal_shares(len(devices))
-        replicas = self._replicas(devices, rows, recompute)
-        if len(replicas) < 2:
+        rows = self._shares(devices, recompute, shard) if by_speed else self._equal_shares(len(devices))
+        return self._of_shares(devices, rows, recompute, shard)
+
+    def _of_shares(self, devices: Sequence[int], rows: Iterable[int], recompute: bool, shard: bool) -> Outcome | None:
+        """Copies with these rows, in the micro-batches that are fastest on each device; None for one, or if they do not fit."""
+        given = [(d, int(r)) for d, r in zip(devices, rows, strict=True) if r]
+        alone = [self._alone(d, r, recompute, len(given) if shard else 1) for d, r in given]
+        replicas = tuple(o.strategy.replicas[0] for o in alone if o is not None)
+        if len(replicas) < max(2, len(given)):
             return None
         return self.steps.outcome(Strategy(replicas, recompute=recompute, shard_optimizer=shard))
-
-    def _replicas(self, devices: Sequence[int], rows: Iterable[int], recompute: bool) -> tuple[Replica, ...]:
-        """The copies with these rows, in the micro-batches that are fastest on each device; none if they do not fit."""
-        alone = [self._alone(d, int(r), recompute) for d, r in zip(devices, rows, strict=True) if r]
-        return () if None in alone else tuple(o.strategy.replicas[0] for o in alone if o is not None)
 
     def _equal_shares(self, count: int) -> list[int]:
         """As many rows on each device; what is left over, one each on the first ones."""
         units = self.batch // self.unit
         return [self.unit * (units // count + (d < units % count)) for d in range(count)]
 
-    def _shares(self, devices: Sequence[int], recompute: bool) -> list[int]:
+    def _shares(self, devices: Sequence[int], recompute: bool, shard: bool) -> list[int]:
         """Rows of each device: by speed first, then moved between devices as long as the step becomes shorter."""
         units = self.batch // self.unit
-        whole = [self._alone(d, self.batch, recompute) or self._alone(d, self.batch, True) for d in devices]
+        sharing = len(devices) if shard else 1
+        whole = [self._alone(d, self.batch, recompute, sharing) for d in devices]
         speed = np.asarray([1e-9 if o is None else 1 / o.step_s for o in whole])
         exact = units * speed / speed.sum()
         rows = np.floor(exact).astype(np.int64)
         rows[np.argsort(rows - exact, kind="stable")[: units - rows.sum()]] += 1
-        best = self._step_s(devices, rows, recompute)
+        best = self._step_s(devices, rows, recompute, shard)
         for _ in range(MOVES):
             tries = [rows + move for move in _moves(len(rows)) if (rows + move >= 0).all()]
-            values = [self._step_s(devices, t, recompute) for t in tries]
+            values = [self._step_s(devices, t, recompute, shard) for t in tries]
             if not tries or min(values) >= best:
                 break
             best, rows = min(values), tries[int(np.argmin(values))]
         return [self.unit * int(r) for r in rows]
 
-    def _step_s(self, devices: Sequence[int], units: Ints, recompute: bool) -> float:
+    def _step_s(self, devices: Sequence[int], units: Ints, recompute: bool, shard: bool) -> float:
         """Seconds of a step with these shares; infinite if they do not fit."""
-        replicas = self._replicas(devices, units * self.unit, recompute)
-        return self.steps.outcome(Strategy(replicas, recompute=recompute)).step_s if replicas else math.inf
+        found = self._of_shares(devices, units * self.unit, recompute, shard)
+        return found.step_s if found is not None and found.fits else math.inf
 
     # ---- stages
 
     def equal_stages(self) -> Outcome | None:
         """As many layers on each device, in the order of the machine."""
-        return faster(self._equal(rows, recompute) for recompute in (False, True) for rows in self.sizes(self.batch))
+        return faster(self._equal(rows, recompute) for recompute in self.recompute for rows in self.sizes(self.batch))
 
     def _equal(self, rows: int, recompute: bool) -> Outcome | None:
         placement = equal_stages(self.steps.problem(rows), sorted(self.devices))
@@ -201,7 +239,7 @@ class Planner:
 
     def _best_split(self, made: Sequence[Layout]) -> Outcome | None:
         best: Outcome | None = None
-        for recompute in (False, True):
+        for recompute in self.recompute:
             for rows in self.sizes(self.batch):
                 if best is None or self._least_s(rows, recompute) < best.step_s * (1 - GAIN):
                     for layout in made:
@@ -212,7 +250,7 @@ class Planner:
         """Two chunks on each device, in turns; the layers in proportion to the speed of the devices."""
         return faster(
             self._chunks(devices, rows, recompute)
-            for recompute in (False, True)
+            for recompute in self.recompute
             for devices in self.subsets()
             for rows in self.sizes(self.batch)
             if len(devices) > 1
@@ -238,31 +276,52 @@ class Planner:
         return float(self.batch / rows / (1 / own).sum())
 
     def _splits(self, shape: Shape) -> Iterator[Outcome]:
-        """The best split under 1F1B, with all schedules; with sharded optimiser state where it does not fit without."""
-        placement = self._chain(shape)
-        if placement is None and shape.layout:
-            shape = replace(shape, shard_optimizer=True)
-            placement = self._chain(shape)
-        if placement is None:
-            return
-        strategy = self.steps.strategy(placement, shape)
-        if strategy.pipelined:
+        """The best split under 1F1B, with all schedules; with sharded optimiser state where none fits without."""
+        for shard in (False, True) if len(shape.layout) > 1 else (False,):
+            found = list(self._schedules(replace(shape, shard_optimizer=shard)))
+            yield from found
+            if any(outcome.works for outcome in found):
+                return
+
+    def _schedules(self, shape: Shape) -> Iterator[Outcome]:
+        """The best split with all schedules. If torch's buffers do not fit beside it, the best one with so much less memory."""
+        cluster, steps, less = self.steps.cluster, self.steps, 0.0
+        for _ in range(TRIES):
+            placement = self._chain(steps, shape)
+            if placement is None:
+                return
+            strategy = self.steps.strategy(placement, shape)
             # torch's split backward pass keeps what it recomputed, so that recomputation saves no memory under zero_bubble
             schedules = (s for s in SCHEDULES if not (s == "zero_bubble" and shape.recompute))
-            made = (replace(strategy, schedule=schedule) for schedule in schedules)
-            yield from (self.steps.outcome(s) for s in made if _runs(s))
+            made = (replace(strategy, schedule=schedule) for schedule in schedules if strategy.pipelined)
+            found = [self.steps.outcome(s) for s in made if _runs(s)]
+            yield from found
+            missing = min((float((o.peak_bytes - cluster.memory_bytes).max()) for o in found), default=0.0)
+            if missing <= 0:
+                return
+            less += missing
+            kinds = {
+                name: kind.model_copy(update={"memory_bytes": max(int(kind.memory_bytes - less), 1)})
+                for name, kind in cluster.kinds.items()
+            }
+            steps = self.steps.on(changed(cluster, kinds=kinds))
 
-    def _chain(self, shape: Shape) -> Placement | None:
+    def _chain(self, steps: Steps, shape: Shape) -> Placement | None:
         """The best contiguous split under 1F1B; None if no split fits the memory."""
         if shape.microbatches < len(shape.layout):
             return None
-        problem, session = self.steps.problem(shape.rows), self.steps.session(shape)
-        task = Task(problem, BudgetedEvaluator(problem, session, Ledger(EVALUATIONS, None), objective="step"))
         try:
+            problem, session = steps.problem(shape.rows), steps.session(shape)
+            task = Task(problem, BudgetedEvaluator(problem, session, Ledger(EVALUATIONS, None), objective="step"))
             placement = ChainPolicy().place(task, np.random.default_rng(0))
-        except NotApplicable:
+        except (NotApplicable, ClusterError):
             return None
         return placement if session.evaluate(placement.batch()).fits[0] else None
+
+
+def changed(cluster: Cluster, **changes: Any) -> Cluster:
+    """A copy with some fields changed; what a cluster computed from its fields is not copied."""
+    return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, **changes})
 
 
 def _runs(strategy: Strategy) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from placekit_pipeline.pipeline import Pipeline, PipelineSession
 from placekit_pipeline.rings import all_reduce_s, buckets_of, ready_s
 from placekit_scheduling.jit import interpreted
 
-from placekit_core import Cluster, Placement, Problem, Schedule
+from placekit_core import BackendError, Cluster, Placement, Problem, Schedule
 from placekit_training.layouts import Layout
 from placekit_training.model import TRACED, Model, Parts
 from placekit_training.strategy import Replica, Strategy
@@ -140,12 +141,15 @@ class Steps:
         return self.model.problem(rows, self.cluster, self.parts.grouping)
 
     def _session(self, shape: Shape, schedule: str = "1f1b", shares: tuple[int, ...] | None = None) -> PipelineSession:
-        backend = Pipeline(
-            schedule=schedule, microbatches=shape.microbatches, checkpointing="block" if shape.recompute else "none",
-            replicas=[list(row) for row in shape.layout], shares=shares and list(shares),
-            shard_optimizer=shape.shard_optimizer, threads=1,
-        )  # fmt: skip
-        session = backend.open(self.problem(shape.rows))
+        options: dict[str, Any] = {
+            "schedule": schedule, "microbatches": shape.microbatches, "replicas": [list(row) for row in shape.layout],
+            "shares": shares and list(shares), "shard_optimizer": shape.shard_optimizer, "threads": 1,
+        }  # fmt: skip
+        problem = self.problem(shape.rows)
+        try:
+            session = Pipeline(**options, checkpointing="block" if shape.recompute else "none").open(problem)
+        except BackendError:  # layers do less than half of the work of their parts: nothing to recompute
+            session = Pipeline(**options).open(problem)
         assert isinstance(session, PipelineSession)
         return session
 
@@ -190,7 +194,7 @@ class Steps:
         if strategy.shard_optimizer:  # each device sends the parameters that it has updated: half a ring
             gathered = all_reduce_s(self.cluster, devices, self.gradient_bytes) / 2
         fits = bool((peak <= self.cluster.memory_bytes).all())
-        return Outcome(strategy, averaged + max(update) + gathered, peak, fits)
+        return Outcome(strategy, float(averaged + max(update) + gathered), peak, fits)
 
     def _averaged_at(
         self, devices: Sequence[int], bytes_: float, begin: Sequence[float], end: Sequence[float]

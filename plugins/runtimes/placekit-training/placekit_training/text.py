@@ -14,7 +14,11 @@ def show(plan: TrainingPlan) -> None:
     """Print the table, the verdict, and what binds."""
     names = plan.cluster.device_names
     used = [d for d in range(plan.cluster.size) if any(r.outcome and r.outcome.peak_bytes[d] for r in plan.rows)]
-    print(wrapped(f"{plan.steps.model.name}: a step of {plan.batch:,} rows on {plan.cluster.name}, simulated"))
+    print(
+        wrapped(
+            f"{plan.steps.model.name}: a step of {plan.batch:,} row{'s' * (plan.batch > 1)} on {plan.cluster.name}, simulated"
+        )
+    )
     rows = [_cells(plan, row, used) for row in plan.rows]
     title = f"GiB on {compressed([names[d] for d in used], ' + ')}"
     table(["strategy", "step", "rows/s", "gain", "GiB"], rows, title=title)
@@ -26,11 +30,12 @@ def show(plan: TrainingPlan) -> None:
 
 def _cells(plan: TrainingPlan, row: Row, used: Sequence[int]) -> list[str]:
     if row.outcome is None:
-        return [f"{row.name}: does not fit", "", "", "", ""]
+        return [f"{row.name}: {row.reason}", "", "", "", ""]
     step_s = row.outcome.step_s
     each = [f"{x / 2**30:.1f}" if x else "0" for x in row.outcome.peak_bytes[used].tolist()]
     gain = "" if plan.one is None else f"{plan.one.step_s / step_s - 1:+.0%}"
-    return [row.name, seconds(step_s), f"{plan.batch / step_s:,.4g}", gain, compressed(each, "+")]
+    rate = plan.batch / step_s
+    return [row.name, seconds(step_s), f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}", gain, compressed(each, "+")]
 
 
 def seconds(value: float) -> str:

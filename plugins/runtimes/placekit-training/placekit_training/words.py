@@ -12,13 +12,20 @@ from placekit_training.strategy import Replica, Strategy
 def compressed(words: Sequence[str], between: str) -> str:
     """The words, with a number before words that follow each other: `8x17.4`; of `v100:0` to `v100:7`, the first and last."""
     found = []
-    for _, own in groupby(words, key=lambda word: word.rpartition(":")[0] or word):
-        run = list(own)
+    for _, own in groupby(enumerate(words), key=_run):
+        run = [word for _, word in own]
         if len(run) < 3:
             found += run
         else:
             found.append(f"{len(run)}x{run[0]}" if run[0] == run[1] else f"{run[0]} to {run[-1].rpartition(':')[2]}")
     return between.join(found)
+
+
+def _run(place: tuple[int, str]) -> tuple[str, int]:
+    """What equal words have in common, and devices with consecutive numbers."""
+    i, word = place
+    name, _, number = word.rpartition(":")
+    return (name, int(number) - i) if name and number.isdigit() else (word, 0)
 
 
 def described(strategy: Strategy, cluster: Cluster) -> str:

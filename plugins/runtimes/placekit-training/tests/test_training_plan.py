@@ -16,9 +16,10 @@ from placekit_pipeline.rings import all_reduce_s
 from placekit_training.layouts import layouts
 from placekit_training.model import Model, Parts, interpolated
 from placekit_training.plan import TrainingOptions, TrainingPlan, plan, write_scripts
-from placekit_training.planner import SCHEDULES, Planner, divisors
+from placekit_training.planner import SCHEDULES, Planner, Row, divisors
 from placekit_training.steps import Outcome, Steps
 from placekit_training.strategy import Replica, Strategy
+from placekit_training.words import compressed
 
 from placekit_core import Cluster, ConfigError, Graph, ImporterError, PlacekitError, PlacementError, installed
 
@@ -52,6 +53,32 @@ class Net(torch.nn.Module):
 def make(batch=8, width=2048, layers=6):
     x, y = torch.randn(batch, 512, 64), torch.randn(batch, 512, 8)
     return Step(Net(width, layers), x, torch.nn.functional.mse_loss, y, torch.optim.Adam)
+
+def eight(batch=8):
+    return make(8)
+
+def plain(batch=8):
+    return Step(torch.nn.Linear(64, 8), torch.randn(batch, 64), torch.nn.functional.mse_loss, torch.randn(batch, 8))
+
+class Thin(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+def thin(batch=8):
+    x, y = torch.randn(batch, 64), torch.randn(batch, 64)
+    return Step(Thin(), x, torch.nn.functional.mse_loss, y, torch.optim.SGD)
+
+def flat(batch=8):
+    net = torch.nn.Sequential()
+    net.add_module("a", torch.nn.Linear(64, 64))
+    net.add_module("b", torch.nn.Linear(64, 8))
+    return Step(net, torch.randn(batch, 64), torch.nn.functional.mse_loss, torch.randn(batch, 8), torch.optim.SGD)
 """
 FAST = "fast(8GB 900GB/s 80TFLOPS)"
 SLOW = "slow(8GB 450GB/s 40TFLOPS)"
@@ -216,10 +243,117 @@ def test_a_step_that_fits_nowhere_is_an_error(model: Model) -> None:
         _ = found.best
 
 
-def devices_with(memory_bytes: float) -> Cluster:
-    kind = {"flops_per_s": {"float32": 1e13}, "memory_bytes": int(memory_bytes), "memory_bytes_per_s": 1e12}
+def devices_with(memory_bytes: float, count: int = 2, cpu: bool = False) -> Cluster:
+    """GPUs with so much memory, and a CPU with plenty."""
+    tiny = {"flops_per_s": {"float32": 1e13}, "memory_bytes": int(memory_bytes), "memory_bytes_per_s": 1e12}
+    kinds: dict[str, Any] = {"tiny": tiny, **({"cpu": {**tiny, "type": "cpu", "memory_bytes": 2**36}} if cpu else {})}
+    devices = [{"kind": "tiny", "count": count}, {"kind": "cpu", "count": 1}][: len(kinds)]
     link = {"mesh": "*", "bytes_per_s": 1e10}
-    return Cluster.parse({"kinds": {"tiny": kind}, "devices": [{"kind": "tiny", "count": 2}], "links": [link]})
+    return Cluster.parse({"kinds": kinds, "devices": devices, "links": [link]})
+
+
+def test_replicas_fit_with_a_sharded_optimiser(model: Model) -> None:
+    """Parameters, gradients and Adam's state are 16 bytes for each parameter; four devices keep 10 each."""
+    steps = Steps(model, devices_with(model.program(1).graph.persistent_bytes.sum() * 14 / 12, 4))
+    planner = Planner(steps, 4)
+    assert planner.single() is None
+    for by_speed in (False, True):
+        found = planner.copies(by_speed)
+        assert found is not None
+        assert found.fits
+        assert found.strategy.shard_optimizer
+        assert len(found.strategy.replicas) == 4
+
+
+def test_splits_that_fit_are_found_where_the_fastest_do_not(model: Model) -> None:
+    steps = Steps(model, devices_with(0.38 * 2**30, 4))
+    found = Planner(steps, 4).copies_of_stages()
+    copies = (
+        tuple(Replica(devices, (begin,), rows, 2 // rows) for devices in ((0, 1), (2, 3)))
+        for begin in steps.parts.begins[1:]
+        for rows in (1, 2)
+    )
+    outcomes = [steps.outcome(Strategy(replicas)) for replicas in copies]
+    assert not all(o.fits for o in outcomes)
+    assert found is not None
+    assert found.step_s <= min(o.step_s for o in outcomes if o.works) * 1.02
+
+
+def test_stages_run_on_gpus_only(model: Model) -> None:
+    steps = Steps(model, devices_with(0.3 * 2**30, 2, cpu=True))
+    found = Planner(steps, 4).rows()
+    used = {d for row in found if row.outcome is not None for d in row.outcome.strategy.devices}
+    assert used <= {0, 1}
+
+
+def test_a_row_without_a_strategy_says_why(model: Model) -> None:
+    reasons = {row.family: row.reason for row in Planner(Steps(model, devices_with(2**33, 8)), 1).rows()}
+    assert reasons["copies"] == "needs 2 rows"
+    assert reasons["equal stages"] == "fewer layers than devices"
+
+
+def test_devices_in_words() -> None:
+    assert compressed(["a:0", "a:1", "a:2", "b:0", "b:2", "b:4"], ", ") == "a:0 to 2, b:0, b:2, b:4"
+    assert compressed(["1.5", "1.5", "1.5", "0", "0"], "+") == "3x1.5+0+0"
+
+
+PROFILE = """\
+layer,kind,microbatch,forward_s,backward_s,update_s,parameter_bytes,gradient_bytes,state_bytes,output_bytes,saved_bytes
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    """Four layers, measured on two kinds with two and four rows; one of them also with eight."""
+    rows = [
+        f"{layer},{kind},{rows},{s * rows},{2 * s * rows},0.001,1000000,1000000,2000000,{1000 * rows},{9000 * rows}"
+        for kind, s, sizes in (("fast", 0.001, (2, 4, 8)), ("old", 0.002, (2, 4)))
+        for rows in sizes
+        for layer in range(4)
+    ]
+    file = tmp_path / "measured.csv"
+    file.write_text(PROFILE + "\n".join(rows) + "\n")
+    return str(file)
+
+
+def test_a_plan_of_measured_layers(profile: str) -> None:
+    """The CPU was not measured; micro-batches are those that all kinds were measured with."""
+    found = plan(profile, f"{FAST} + {SLOW} + 64GB ddr5-5600", batch=12, kinds="{fast: fast, old: slow}")
+    assert found.steps.model.sizes == (2, 4)
+    assert found.one is not None
+    assert found.one.step_s == pytest.approx(12 * 4 * 0.003 + 4 * 0.001)
+    assert {row.family for row in found.rows} == {"one", "copies", "copies by speed", "equal stages", "stages"}
+    with pytest.raises(PlacekitError, match="a profile has no modules to run"):
+        write_scripts(found, Path("scripts"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 13}, "13 rows are not a multiple of any measured micro-batch of measured: 2, 4"),
+        ({"batch": 12, "kinds.old": "fast"}, "kinds names no measurements for slow"),
+        ({"batch": 12, "degree": 2}, "no micro-batch that was measured with degree 2 on all of fast, old"),
+    ],
+)
+def test_profiles_that_do_not_have_the_batch(profile: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlacekitError, match=message):
+        plan(profile, f"{FAST} + {SLOW}", **{"kinds.fast": "fast", "kinds.old": "slow", **options})
+
+
+@pytest.mark.parametrize("function", ["flat", "thin"])
+def test_networks_without_layers_are_not_recomputed(target: str, function: str) -> None:
+    """`thin` has layers that do half of the work of its parts."""
+    found = plan(target.replace(":make", f":{function}"), f"{FAST} + {SLOW}", batch=4)
+    assert found.one is not None
+    assert not any(row.outcome.strategy.recompute for row in found.rows if row.outcome is not None)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"), [("eight", "the same step for 2 and 4 rows"), ("plain", "has no optimizer")]
+)
+def test_functions_that_make_no_step(target: str, function: str, message: str) -> None:
+    with pytest.raises(ImporterError, match=message):
+        plan(target.replace(":make", f":{function}"), FAST, batch=4)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +375,30 @@ def test_options_that_do_not_work(
 def test_files_that_are_not_there() -> None:
     with pytest.raises(ImporterError, match=r"there is no file nothing\.py"):
         plan("nothing.py:make", FAST, batch=4)
+
+
+def test_lines_give_each_rank_its_gpu(model: Model, target: str, tmp_path: Path) -> None:
+    steps = Steps(model, machine(f"2 {FAST} + {SLOW}"))
+    strategy = Strategy((Replica((2, 0), ("layers.2",), 2, 2),))
+    rows = [Row("stages", "stages", steps.outcome(strategy))]
+    found = TrainingPlan(steps, 4, target, TrainingOptions(batch=4), rows)
+    assert write_scripts(found, tmp_path) == [
+        f"CUDA_VISIBLE_DEVICES=2,0 torchrun --nproc-per-node 2 {tmp_path / 'stages.py'}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["net.py", "batch=4"], "net.py names no function"),
+        (["net.py:make", "batch=4", "--html", "x.html"], "has no page"),
+        (["Qwen3-14B", "--scripts", "scripts"], "Qwen3-14B is a language model to run"),
+    ],
+)
+def test_commands_that_do_not_work(words: list[str], message: str, placekit: Run) -> None:
+    done = placekit("plan", words[0], FAST, *words[1:])
+    assert done.code != 0
+    assert message in done.err
 
 
 def test_a_profile_is_planned_with_its_own_seconds(tmp_path: Path) -> None:

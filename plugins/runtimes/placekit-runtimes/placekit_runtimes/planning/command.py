@@ -31,7 +31,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser = Parser("plan", "", usage="placekit plan MODEL [MACHINE] [OPTION=VALUE ...] [--html FILE]")
     parser.description = f"example:\n  {EXAMPLE}\n\n" + wrapped(
         "Prints which of your devices should run which part of a language model, how fast that is, and the command lines"
-        " to paste.", "")  # fmt: skip
+        " to paste. With FILE.py:FUNCTION batch=N, compares ways to run a training step (docs/training.md).", "")  # fmt: skip
     names = ", ".join(sorted(shapes(), key=str.lower))
     parser.epilog = f"{option_help()}\n\nmodels that need no files:\n{wrapped(names, first='  ')}"
     how = "a name (Qwen3-14B, qwen3:14b), a folder with config.json, or a GGUF file"
@@ -47,7 +47,15 @@ def main(argv: list[str], registry: Registry) -> int:
             "no model is named", f"for example {EXAMPLE}; `placekit plan --help` lists models and options"
         )
     machine = machine_of(words, options)
-    if training.takes(model):
+    step, unused = training.takes(model), arguments.html if training.takes(model) else arguments.scripts
+    if unused is not None:
+        raise ConfigError(
+            "a plan of a training step has no page"
+            if step
+            else f"{model} is a language model to run: it has no scripts",
+            "leave out --html" if step else "leave out --scripts, or name a training step: train.py:make",
+        )
+    if step:
         with announcing():
             return training.main(model, machine, options, registry, arguments.scripts)
     with announcing():
