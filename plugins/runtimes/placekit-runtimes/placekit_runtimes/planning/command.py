@@ -23,7 +23,7 @@ from placekit_runtimes.planning.text import show
 
 EXAMPLE = "placekit plan Qwen3-14B 'rtx4090 + 64GB ddr5-5600' weights=q4_k_m"
 MACHINE = "in words and quotes ('rtx4090 + rtx3060 + 64GB ddr5-5600'), a preset or a YAML file; left out: this computer"
-_OPTION = re.compile(r"([a-z_.-]+)=(.*)", re.S)
+_OPTION = re.compile(r"([a-zA-Z_][\w.-]*)=(.*)", re.S)
 
 
 def main(argv: list[str], registry: Registry) -> int:
