@@ -141,6 +141,11 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
     """Write a script for each row of the table that has one; returns the command lines that run them. Raises PlacekitError."""
     if not found.target:
         raise PlacekitError("a profile has no modules to run", "plan FILE.py:make to get scripts")
+    if found.options.autocast != "none":
+        raise PlacekitError(
+            f"scripts do not run autocast={found.options.autocast}",
+            "use torch.autocast in the module's forward; then plan without autocast, which the import sees",
+        )
     if folder.is_file():
         raise PlacekitError(f"{folder} is a file", "name a folder for the scripts")
     file, _, function = found.target.partition(":")
@@ -153,6 +158,10 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
             )
             path, devices = folder / f"{row.family.replace(' ', '_')}.py", row.outcome.strategy.devices
             folder.mkdir(parents=True, exist_ok=True)
+            if path.exists() and path.read_text() != text:
+                raise PlacekitError(
+                    f"{path} exists, and differs", "name another folder: you may have edited the script"
+                )
             write_atomically(path, text.encode())
             start = f"torchrun --nproc-per-node {len(devices)}" if len(devices) > 1 else "python"
             lines.append(f"{_visible(devices, found.cluster)}{start} {path}")

@@ -39,6 +39,8 @@ OPERATIONS = 1000
 """Evaluations of the search that places single operations."""
 EVALUATIONS = 200
 """Of one search for the best split; most end with a proof after ten."""
+MOST = 4096
+"""Micro-batches of a step, at most: the limit of backend `pipeline`."""
 GAIN = 0.01
 """What needs more (devices, recomputation, an unusual schedule) must be faster by this share."""
 TRIES = 3
@@ -103,7 +105,7 @@ class Planner:
     def sizes(self, rows: int) -> list[int]:
         """Rows of a micro-batch that divide `rows`, the largest first; not those whose inputs alone are too large."""
         known, room = self.steps.model.sizes, float(self.steps.cluster.memory_bytes.sum())
-        made = [d for d in divisors(rows) if known is None or d in known]
+        made = [d for d in divisors(rows) if (known is None or d in known) and rows // d <= MOST]
         return [d for d in made if self.steps.model.program(d).graph.persistent_bytes.sum() <= room]
 
     def subsets(self) -> list[list[int]]:

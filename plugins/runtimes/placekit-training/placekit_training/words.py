@@ -48,7 +48,8 @@ def _copies(replicas: Sequence[Replica], names: Sequence[str]) -> Iterator[str]:
         alike.setdefault((replica.rows, replica.microbatches, replica.begins), []).append(replica)
     for (rows, microbatches, begins), own in alike.items():
         text = f"{rows} row{'s' if rows > 1 else ''}"
-        text = text if microbatches == 1 else f"{microbatches} micro-batches of {text}"
+        if microbatches > 1 or begins:
+            text = f"{microbatches} micro-batch{'es' if microbatches > 1 else ''} of {text}"
         starts = ["the first operations", *begins]
         stages = [
             f"{start} on {compressed([names[r.devices[s]] for r in own], ', ')}" for s, start in enumerate(starts)

@@ -426,3 +426,13 @@ def test_the_command(target: str, placekit: Run) -> None:
     assert done.code == 0, done.err
     assert "replicas, shares by speed" in done.out
     assert "recommended: " in done.out
+
+
+def test_scripts_are_not_written_over_edited_ones(target: str, tmp_path: Path) -> None:
+    found = plan(target, FAST, batch=4)
+    assert write_scripts(found, tmp_path) == write_scripts(found, tmp_path)
+    (tmp_path / "one.py").write_text("mine")
+    with pytest.raises(PlacekitError, match=r"one\.py exists, and differs"):
+        write_scripts(found, tmp_path)
+    with pytest.raises(PlacekitError, match="scripts do not run autocast=bfloat16"):
+        write_scripts(plan(target, FAST, batch=4, autocast="bfloat16"), tmp_path)
