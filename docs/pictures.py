@@ -4,7 +4,7 @@
 
 timeline: docs/pictures/timeline.svg, a training step before and after.
 accuracy: docs/pictures/accuracy.svg, predicted against published speeds.
-training: docs/pictures/training-*.svg, the best stages of three models on three machines.
+training: docs/pictures/training-*.svg, the best stages of three models on two boxes of unlike GPUs.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 
 All but the first are made only if they are named.
@@ -63,7 +63,7 @@ def accuracy(folder: Path) -> None:
 
 
 def training(folder: Path) -> None:
-    """For each of three models, the best split into stages on three machines; simulated."""
+    """For each of three models, the best split into stages on two boxes of unlike GPUs; simulated."""
     from placekit_report.svg import Panel, write
     from placekit_training.plan import plan
 
@@ -72,7 +72,8 @@ def training(folder: Path) -> None:
 
     for make in (gpt2_medium, vit_large, unet):
         panels = []
-        for machine, batch in MACHINES.items():
+        for machine in ("rtx4090_3090", "rtx5090_3080x2"):
+            batch = MACHINES[machine]
             found = plan(f"{DOCS.parent}/benchmarks/training_models.py:{make.__name__}", machine, batch=batch)
             stages = next(row.outcome for row in found.rows if row.family == "stages")
             if stages is not None and found.one is not None:

@@ -99,7 +99,7 @@ def test_a_pipeline_by_hand() -> None:
     )
     static = (4 * 206e6, 4 * 178e6)  # parameters, gradients, and two moments
     saved = (2 * 180_016_000, 910e6)  # the first device keeps two micro-batches
-    work = (156_016_000, 976e6)  # what the largest operation reads and writes: the backward pass of embedding and head
+    work = (12e6, 12e6)  # besides that, a layer's backward pass reads the gradient of its output and makes another one
     assert measured.peak_bytes[0].tolist() == [s + k + w for s, k, w in zip(static, saved, work, strict=True)]
 
 
@@ -180,7 +180,7 @@ def test_a_profile_of_sailor(tmp_path: Path) -> None:
     g, costs = program.graph, program.costs
     assert costs is not None
     assert (g.name, costs.kinds) == ("net", ("rtx1",))
-    assert reads(program, "layers.3.backward") == ["layers.3.parameter:4000", "layers.3:412", "layers.4.backward:40"]
+    assert reads(program, "layers.3.backward") == ["layers.3.parameter:4000", "layers.3:412", "layers.4.backward:20"]
     assert costs.op_s[g.op_name.index("layers.3.backward")].tolist() == [0.006]
     updates = [costs.op_s[g.op_name.index(f"layers.{i}.update"), 0] for i in range(5)]
     # the seconds are those of the first three layers and the last one, together
@@ -206,7 +206,9 @@ def test_published_profiles_of_sailor() -> None:
     assert program.costs.kinds == ("RTX-2080", "RTX-3090", "Titan-RTX", "V100-16")
     assert program.graph.op_name.count("layers.25") == 1
     output = program.graph.outputs(program.graph.op_name.index("layers.3"))[0]
-    assert program.graph.tensor_bytes[output] == 2 * 2048 * 1024 * 4  # micro-batch, sequence, hidden size, float32
+    assert (
+        program.graph.tensor_bytes[output] == 2 * 2048 * 1024 * 4 / 8
+    )  # micro-batch, sequence, hidden size, float32; of one of eight
     with pytest.raises(ImporterError, match=r"GH-96.profile.json: it has 26 layers, and llm_info.json has 34"):
         load(SAILOR / "GPT-Neo-2.7", microbatch=1)
     of_two = load(SAILOR / "GPT-Neo-2.7", microbatch=1, kinds={"V100-16": "v100", "A100-40": "a100"})
@@ -235,7 +237,7 @@ def test_a_profile_of_metis(tmp_path: Path) -> None:
     assert reads(program, "layers.1.backward") == [
         "layers.1.parameter:1000",
         f"layers.1:{kept}",
-        "layers.2.backward:200",
+        "layers.2.backward:100",
     ]
 
 

@@ -247,11 +247,11 @@ def _of_one_gibibyte() -> Cluster:
 
 
 def test_says_that_activations_in_flight_do_not_fit(tmp_path: Path) -> None:
-    """A device has room for two activations of a layer, or for one of both layers; the first stage keeps three."""
+    """A device has room for one activation of a layer; the first stage keeps two."""
     b = GraphBuilder("deep")
     x, kept = b.source("x", 8), list[int]()
     for i in range(2):
-        x, activation = b.add(f"f{i}", inputs=[x], outputs=[8, 400 * 2**20], flops=1e9, colocate=i)
+        x, activation = b.add(f"f{i}", inputs=[x], outputs=[8, 600 * 2**20], flops=1e9, colocate=i)
         kept.append(activation)
     for i in (1, 0):
         [x] = b.add(f"b{i}", inputs=[x, kept[i]], outputs=[8], flops=2e9, phase="backward", colocate=i)
