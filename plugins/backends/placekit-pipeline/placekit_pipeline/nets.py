@@ -124,7 +124,7 @@ def _merged(problem: Problem, row: NDArray[np.integer], together: bool) -> Nets:
 
 
 def held_channels(cluster: Cluster) -> list[Ints]:
-    """The channels that each route occupies: those that carry one transfer at a time; nothing waits for wider ones."""
+    """The channels of each route that carry one transfer at a time. Transfers never wait for other channels."""
     routes, capacity = cluster.routes, cluster.routes.capacity
     rows = [routes.channel[routes.ptr[r] : routes.ptr[r + 1]] for r in range(cluster.size**2)]
     return [np.asarray(row[capacity[row] == 1], np.int64) for row in rows]

@@ -104,7 +104,7 @@ _HOW = "give rows of devices, such as backend.replicas=[[0,1],[2,3]]: two replic
 
 
 def _device(cluster: Cluster, name: int | str) -> int:
-    """The number of a device. Raises BackendError if there is none."""
+    """The number of a device, given by number or name. Raises BackendError if the machine does not have it."""
     names = cluster.device_names
     if isinstance(name, str) and name in names:
         return names.index(name)

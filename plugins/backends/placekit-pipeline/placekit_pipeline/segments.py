@@ -192,7 +192,7 @@ class _Builder:
         return np.where(barred, np.inf, seconds), passing, ahead, update, *self._memory(inside)
 
     def _classes(self) -> list[list[int]]:
-        """Classes of alike devices; with replicas, of leaders."""
+        """The devices in classes of equal ones; with replicas, only the first row's devices."""
         if self._rows == 1:
             classes = device_classes(self.coarse)
             if not isinstance(self.session, PipelineSession):

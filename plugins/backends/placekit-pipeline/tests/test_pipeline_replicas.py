@@ -311,7 +311,7 @@ def test_bounds_know_which_devices_the_rows_name() -> None:
     assert one.lower_bound() == pytest.approx(8 * 12.0 / 2)
 
 
-# ---- what is refused
+# ---- errors
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -183,7 +183,7 @@ def test_a_profile_of_sailor(tmp_path: Path) -> None:
     assert reads(program, "layers.3.backward") == ["layers.3.parameter:4000", "layers.3:412", "layers.4.backward:20"]
     assert costs.op_s[g.op_name.index("layers.3.backward")].tolist() == [0.006]
     updates = [costs.op_s[g.op_name.index(f"layers.{i}.update"), 0] for i in range(5)]
-    # the seconds are those of the first three layers and the last one, together
+    # Sailor measured the update of layers 0, 1, 2 and the last one together
     assert updates == pytest.approx([0.0012 * size / (1 + 2 + 3 + 5) for size in (1, 2, 3, 4, 5)])
 
 
