@@ -6,6 +6,8 @@ family of strategies is.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from placekit_torch import Step
 from placekit_training.plan import plan
@@ -26,7 +28,7 @@ def gpt2_medium(batch: int, context: int = 512) -> Step:
     config = GPT2Config(n_layer=24, n_embd=1024, n_head=16, use_cache=False, tie_word_embeddings=False)
     tokens = torch.randint(0, config.vocab_size, (batch, context))
 
-    def loss(output, targets):  # type: ignore[no-untyped-def]
+    def loss(output: Any, targets: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(output.logits.flatten(0, 1), targets.flatten())
 
     return Step(GPT2LMHeadModel(config), {"input_ids": tokens}, loss, tokens.clone(), torch.optim.AdamW)

@@ -83,7 +83,7 @@ def nodes_of(problem: Problem) -> Blocks:
 def _free(problem: Problem, units: Units) -> NDArray[np.bool_]:
     """[u] units that take no time, and need no place of their own.
 
-    They exchange data with one other unit only, or they are constants: each device with a reader pays for these alike.
+    Either they exchange data with only one other unit, or they are constants, which cost every device that reads them the same.
     """
     graph = problem.graph
     a, b = (units.of[x] for x in graph.op_edges)

@@ -1,6 +1,6 @@
 """The dynamic program of Tarnawski et al. (NeurIPS 2020, section 5) for graphs in the format of `msr`, in plain Python.
 
-It knows nothing of placekit. Sets are integers with a bit for each class: the nodes of one colour, or of several colours on a
+It imports nothing of placekit. Sets are integers with a bit for each class: the nodes of one colour, or of several colours on a
 cycle. Classes of backward nodes only have an artificial forward node, whose edges mirror the backward ones (their appendix).
 """
 

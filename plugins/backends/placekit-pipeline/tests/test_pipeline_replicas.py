@@ -71,7 +71,7 @@ def test_rows_do_not_wait_for_each_other() -> None:
 
 
 def test_a_device_may_run_two_stages_of_its_row() -> None:
-    """Device 2 runs both stages without messages: 6 s for each micro-batch, of which it gets one of three."""
+    """Device 2 takes 6 s for a micro-batch, without messages between its stages, so it gets a third of them."""
     problem, rows = network(2, 3), [[0, 1], [2, 2]]
     assert seconds(problem, [0, 1], replicas=rows, microbatches=9) == (6 + 1) * 3.0
     assert seconds(problem, [0, 1], replicas=rows, microbatches=9, shares=[1, 8]) == 8 * 6.0

@@ -18,7 +18,7 @@ _VARIANTS = {"any": {}, "plain": _PLAIN}
 
 
 def variant(flags: Mapping[str, Any]) -> str:
-    """The name of the variant for a machine and rules; `flags` has those of `layout.FIELDS`."""
+    """The name of the variant that a machine and its rules need. `flags` has the flags among `layout.FIELDS`."""
     return "any" if any(flags[name] for name in _PLAIN) else "plain"
 
 

@@ -41,7 +41,7 @@ class KeyedCache(FunctionCache):
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load compiled code. If there is none, the caller compiles it next, alone among the processes of the user."""
+        """Load compiled code, or return None: then the caller compiles, while the user's other processes wait."""
         found = super().load_overload(sig, target_context)
         if found is None and compile_lock.take(self):
             found = super().load_overload(sig, target_context)  # another process may have compiled it meanwhile

@@ -152,9 +152,9 @@ def by_size(function: Any, size: int) -> Any:
 
 
 def interpreted(function: Any) -> Any:
-    """A compiled function, and those that it calls, as Python functions: the same results, to the last bit.
+    """The Python version of a compiled function and of all functions that it calls. Results are the same to the last bit.
 
-    Compiling them takes seconds, running them in Python milliseconds if the program is small.
+    For a small program, running it takes milliseconds, where compiling would take seconds.
     """
     if not isinstance(function, CPUDispatcher):
         return function

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from placekit_layers import sequence
+from placekit_pipeline.bounds import with_launches
 from placekit_pipeline.nets import AHEAD, nets_of
 from placekit_pipeline.pipeline import Pipeline, PipelineSession
 from placekit_pipeline.rings import all_reduce_s, buckets_of, ready_s
 from placekit_scheduling.jit import interpreted
 
-from placekit_core import BackendError, Cluster, Placement, Problem, Schedule
+from placekit_core import Cluster, Placement, Problem, Schedule
 from placekit_training.layouts import Layout
 from placekit_training.model import TRACED, Model, Parts
 from placekit_training.strategy import Replica, Strategy
@@ -24,7 +26,10 @@ Floats = NDArray[np.float64]
 
 
 DEFERRED = 2.25
-"""Bytes that a late gradient of weights keeps, by those that a stage saves for a backward pass: 2.2 in torch 2.13 (tests)."""
+"""A gradient of weights that is computed late keeps so many times the bytes that the stage saves for a backward pass.
+
+torch 2.13 kept 2.2 times as many, in the pipelines of two and three stages whose memory tests/test_scripts.py measures.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +83,11 @@ class Steps:
     def __init__(self, model: Model, cluster: Cluster, parts: Parts | None = None) -> None:
         self.model, self.cluster = model, cluster
         self.parts = parts or Parts.of(model.problem(self.some_rows, cluster))
-        self.problem, self.session = cache(self._problem), cache(self._session)
+        self.problem, self.session, self.has_layers = (
+            cache(self._problem),
+            cache(self._session),
+            cache(self._has_layers),
+        )
 
     def strategy(self, placement: Placement, shape: Shape) -> Strategy:
         """The strategy of a placement of the parts, of which each device has consecutive ones.
@@ -140,16 +149,17 @@ class Steps:
     def _problem(self, rows: int) -> Problem:
         return self.model.problem(rows, self.cluster, self.parts.grouping)
 
+    def _has_layers(self, rows: int) -> bool:
+        """Whether there are layers to recompute: they do most of the work of their parts."""
+        return bool(sequence(with_launches(self.problem(rows))).layer.any())
+
     def _session(self, shape: Shape, schedule: str = "1f1b", shares: tuple[int, ...] | None = None) -> PipelineSession:
         options: dict[str, Any] = {
             "schedule": schedule, "microbatches": shape.microbatches, "replicas": [list(row) for row in shape.layout],
             "shares": shares and list(shares), "shard_optimizer": shape.shard_optimizer, "threads": 1,
         }  # fmt: skip
-        problem = self.problem(shape.rows)
-        try:
-            session = Pipeline(**options, checkpointing="block" if shape.recompute else "none").open(problem)
-        except BackendError:  # layers do less than half of the work of their parts: nothing to recompute
-            session = Pipeline(**options).open(problem)
+        again = shape.recompute and self.has_layers(shape.rows)
+        session = Pipeline(**options, checkpointing="block" if again else "none").open(self.problem(shape.rows))
         assert isinstance(session, PipelineSession)
         return session
 
