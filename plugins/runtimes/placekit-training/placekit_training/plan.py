@@ -222,12 +222,15 @@ def _checked(options: Mapping[str, Any]) -> TrainingOptions:
             values[section] = {**values.get(section, {}), key: parsed}
         else:
             values[name] = parsed
-    if "batch" not in values:
-        raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
     try:
-        return TrainingOptions.model_validate(values)
+        checked = TrainingOptions.model_validate(
+            {"batch": 1, **values}
+        )  # `batc=64` is a misspelled option, not a missing one
     except ValidationError as e:
         raise ConfigError(*explain(e, TrainingOptions, noun="option")) from None
+    if "batch" not in values:
+        raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
+    return checked
 
 
 def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry) -> Model:

@@ -361,6 +361,7 @@ def test_functions_that_make_no_step(target: str, function: str, message: str) -
     [
         ({}, ConfigError, "the batch is not given"),
         ({"batch": 0}, ConfigError, "batch"),
+        ({"batc": 4}, ConfigError, "no option named 'batc'"),
         ({"batch": 4, "foo": 1}, ConfigError, "no option named 'foo'"),
         ({"batch": 4, "arguments.depth": 1}, ImporterError, "depth"),
     ],
