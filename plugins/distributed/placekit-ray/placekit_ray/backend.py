@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 from placekit_core import (
     Backend,
     BackendError,
+    Baseline,
     Calibration,
     Cluster,
     ConfigError,
@@ -153,6 +155,9 @@ class RaySession(Session):
 
     def lower_bound(self) -> float | None:
         return None if self.local is None else self.local.lower_bound()
+
+    def baselines(self) -> Sequence[Baseline]:
+        return () if self.local is None else self.local.baselines()
 
     def kernel(self) -> Any:
         """The inner backend's kernel: a compiled search in this process is faster than messages to workers."""

@@ -30,7 +30,7 @@ from placekit_ray.cluster import (
 from placekit_ray.fleet import Fleet
 from placekit_ray.options import AsynchronousOptions, ClusterOptions
 
-from placekit_core import BackendError, ConfigError, PlacekitError, PluginError, Task, place
+from placekit_core import BackendError, Baseline, ConfigError, PlacekitError, PluginError, Task, place
 
 HARMFUL = {"name": "harmful"}
 
@@ -229,6 +229,18 @@ def test_a_policy_that_other_processes_cannot_build(task: Task) -> None:
 def test_a_backend_that_other_processes_cannot_build(task: Task) -> None:
     with pytest.raises(ConfigError, match="other processes cannot build the backend"):
         about_run(replace(task, backend={}))
+
+
+def test_the_baselines_are_those_of_the_inner_backend() -> None:
+    class Inner(fakes.FakeSession):
+        def baselines(self) -> list[Baseline]:
+            return [Baseline(policy="equal_stages", value_s=1.0, fits=True)]
+
+    session = object.__new__(RaySession)
+    session.local = Inner(fakes.diamond())
+    assert [b.policy for b in session.baselines()] == ["equal_stages"]
+    session.local = None  # the inner backend measures
+    assert session.baselines() == ()
 
 
 def test_backends_that_controllers_cannot_use_are_refused(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

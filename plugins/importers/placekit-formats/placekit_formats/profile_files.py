@@ -70,13 +70,18 @@ def _files(path: Path) -> list[Path]:
     """The file itself, or the profiles in a folder. Raises ImporterError if it has none."""
     if not path.is_dir():
         return [path]
-    found = [*path.glob("*.csv"), *path.glob(f"*/{SAILOR}"), *path.glob("DeviceType.*.json")]
+    found = profiles_in(path)
     if not found:
         names = f"*.csv, KIND/{SAILOR} (Sailor) or DeviceType.KIND_tpN_bsM.json (Metis)"
         raise mistake(
             str(path), "no profile is in this folder", f"a profile is {names}; docs/formats.md describes them"
         )
-    return sorted(found)
+    return found
+
+
+def profiles_in(folder: Path) -> list[Path]:
+    """The files in a folder that have the name of a profile."""
+    return sorted([*folder.glob("*.csv"), *folder.glob(f"*/{SAILOR}"), *folder.glob("DeviceType.*.json")])
 
 
 def _kind(file: Path) -> str:

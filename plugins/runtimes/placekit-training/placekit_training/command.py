@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from placekit_formats.profile_files import profiles_in
+
 from placekit_core import Registry
 from placekit_training.plan import PYTHON, plan, write_scripts
 from placekit_training.text import show
@@ -12,7 +14,7 @@ from placekit_training.text import show
 
 def takes(model: str) -> bool:
     """Whether a plan's model is a training step: `FILE.py:make`, or a profile of layers."""
-    return PYTHON in model or model.endswith((".py", ".csv", ".json"))
+    return PYTHON in model or model.endswith((".py", ".csv", ".json")) or bool(profiles_in(Path(model)))
 
 
 def main(model: str, machine: str, options: Mapping[str, str], registry: Registry, scripts: Path | None) -> int:

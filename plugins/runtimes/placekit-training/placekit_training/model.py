@@ -22,14 +22,19 @@ _SAME = ("input_tensor", "input_ptr", "tensor_producer", "tensor_storage", "phas
 def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Graph | None:
     """The graph for a batch of `rows`, from those for `at[0]` and `at[1]` rows; None if their operations differ.
 
-    Bytes and arithmetic of an operation are affine in the rows of the batch: one part for parameters, one for each row.
+    Bytes and arithmetic of an operation are affine in the rows of the batch: one part for parameters, one for each row. If a
+    tensor has two dimensions that grow, as that of a loss over all pairs of rows, they are not, and there is no such graph.
     """
     labels = ("op_type", "op_class", "dtype", "module")
     if (
         low.op_name != high.op_name
         or any(not np.array_equal(getattr(low, c), getattr(high, c)) for c in _SAME)
         or any(getattr(low, c).tolist() != getattr(high, c).tolist() for c in labels)
+        or not np.array_equal(low.shape_ptr, high.shape_ptr)
     ):
+        return None
+    grown = np.flatnonzero(low.shape_dim != high.shape_dim)
+    if len(grown) > len(np.unique(np.searchsorted(low.shape_ptr, grown, side="right"))):
         return None
     columns = {}
     for name in _AFFINE:

@@ -63,6 +63,9 @@ class TrainingOptions(Options):
 SECTIONS = ("arguments", "kinds")
 """Options that are tables: `arguments.layers=12` or `arguments={layers: 12}`."""
 OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
+PUBLISHED = (400, 0.46)
+"""Published steps on several A100s (vTrain), and how far nine of ten are from predictions with the rates of data sheets:
+`python benchmarks/training.py`, with its results in benchmarks/results/training.md."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +117,8 @@ class TrainingPlan:
         what = described(best.strategy, self.cluster) if best.strategy.replicas else OPERATIONS_HINT
         if self.one is None:
             return f"{row.name}, because no device has enough memory for the whole step: {what}"
+        if len(self.rows) == 1:
+            return f"{row.name}: {what}"
         if best is self.one:
             return f"{row.name}, as nothing else is faster by more than {WORTH:.0%}: {what}"
         return f"{row.name}, {self.one.step_s / best.step_s:.2f} times as fast as {self.rows[0].name}: {what}"
@@ -133,8 +138,18 @@ class TrainingPlan:
         parts = [f"{what} that take no time would save {max(share, 0.0):.0%}" for what, share in saved.items()]
         return [
             f"what binds: {self.cluster.device_names[d]} computes during {busy[d] / best.step_s:.0%} of the step;"
-            f" {', '.join(parts)}"
+            f" {', '.join(parts)}",
+            f"accuracy: {self.accuracy}",
         ]
+
+    @property
+    def accuracy(self) -> str:
+        """How far published steps like the recommended one are from such predictions."""
+        used = self.best.strategy.devices
+        if len({self.cluster.device_kind[d] for d in used}) > 1 or len(used) == 1 or self.steps.model.sizes:
+            return "no published step is like this one"
+        steps, error = PUBLISHED
+        return f"nine of ten of {steps} published steps on several equal GPUs are within {error:.0%}"
 
 
 def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
@@ -208,8 +223,13 @@ def plan(
     """
     registry = registry or installed()
     o = _checked(options)
+    _refuse_unread(model, o)
     cluster = described_machine(machine, registry)
-    steps = Steps(_model(model, o, cluster, registry), cluster)
+    try:
+        found = _model(model, o, cluster, registry)
+    except ImporterError as e:  # hints name options of `placekit run`
+        raise ImporterError(e.message, e.hint.partition("; or importer.")[0].replace("importer.", "")) from None
+    steps = Steps(found, cluster)
     return TrainingPlan(steps, o.batch, model if PYTHON in model else "", o, Planner(steps, o.batch).rows())
 
 
@@ -231,6 +251,14 @@ def _checked(options: Mapping[str, Any]) -> TrainingOptions:
     if "batch" not in values:
         raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
     return checked
+
+
+def _refuse_unread(target: str, o: TrainingOptions) -> None:
+    """Raise ConfigError if an option is set that such a model does not read."""
+    unread = ("kinds", "degree") if PYTHON in target else ("autocast", "arguments")
+    for name in sorted(o.model_fields_set.intersection(unread)):
+        what = "function, and {name} is for profiles" if PYTHON in target else "profile, and {name} is for functions"
+        raise ConfigError(f"{target} names a {what.format(name=name)}", f"leave out {name}")
 
 
 def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry) -> Model:

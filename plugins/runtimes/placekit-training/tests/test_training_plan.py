@@ -13,8 +13,9 @@ import pytest
 from placekit_inspect.described import described_machine
 from placekit_pipeline.replicas import BUCKET
 from placekit_pipeline.rings import all_reduce_s
+from placekit_training.command import takes
 from placekit_training.layouts import layouts
-from placekit_training.model import Model, Parts, interpolated
+from placekit_training.model import TRACED, Model, Parts, interpolated
 from placekit_training.plan import TrainingOptions, TrainingPlan, plan, write_scripts
 from placekit_training.planner import SCHEDULES, Planner, Row, divisors
 from placekit_training.steps import Outcome, Steps
@@ -74,6 +75,10 @@ def thin(batch=8):
     x, y = torch.randn(batch, 64), torch.randn(batch, 64)
     return Step(Thin(), x, torch.nn.functional.mse_loss, y, torch.optim.SGD)
 
+def pairs(batch=8):
+    loss = lambda output, y: torch.nn.functional.cross_entropy(output @ y.T, torch.arange(len(output)))
+    return Step(torch.nn.Linear(64, 8), torch.randn(batch, 64), loss, torch.randn(batch, 8), torch.optim.SGD)
+
 def flat(batch=8):
     net = torch.nn.Sequential()
     net.add_module("a", torch.nn.Linear(64, 64))
@@ -125,6 +130,14 @@ def _values(graph: Graph, column: str) -> Any:
 def test_graphs_with_other_operations_are_not_interpolated(model: Model, target: str) -> None:
     low, high = model.program(2).graph, model.program(4).graph
     assert interpolated(low, high.replace(op_name=tuple(f"{n}'" for n in high.op_name)), (2, 4), 3) is None
+
+
+def test_pairs_of_rows_are_not_interpolated(target: str) -> None:
+    """Of a loss over all pairs of rows, so that its arithmetic grows with the square of the batch."""
+    pairs = plan(target.replace(":make", ":pairs"), FAST, batch=6).steps.model
+    low, high = (pairs.program(rows).graph for rows in TRACED)
+    assert interpolated(low, high, TRACED, 6) is None
+    assert pairs.program(6).graph.flops.tolist() == imported(target.replace(":make", ":pairs"), 6).flops.tolist()
 
 
 def test_parts_begin_with_calls_of_modules(model: Model) -> None:
@@ -221,6 +234,31 @@ def test_rows_of_the_table_and_the_verdict(target: str) -> None:
     assert found.best.step_s == min(o.step_s for o in works)
     assert "times as fast as fast:0 alone" in found.verdict
     assert found.notes[0].startswith("what binds: ")
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted"), [((0, 1), "nine of ten of 400"), ((0, 2), "no published step"), ((0,), "no published step")]
+)
+def test_the_accuracy_is_that_of_published_steps_like_the_plan(
+    model: Model, target: str, devices: tuple[int, ...], wanted: str
+) -> None:
+    steps = Steps(model, machine(f"2 {FAST} + {SLOW}"))
+    outcome = steps.outcome(Strategy(tuple(Replica((d,), (), 2, 2) for d in devices)))
+    found = TrainingPlan(
+        steps, 2 * len(devices), target, TrainingOptions(batch=4), [Row("copies", "replicas", outcome)]
+    )
+    found.__dict__["one"] = None
+    assert found.accuracy.startswith(wanted)
+
+
+def test_one_device_has_nothing_to_compare(target: str) -> None:
+    found = plan(target, FAST, batch=4)
+    assert found.verdict == "fast:0 alone: 4 rows on fast:0"
+
+
+def test_folders_of_profiles_are_plans_of_training(profile: str) -> None:
+    assert takes(str(Path(profile).parent))
+    assert not takes(str(Path(profile).parent.parent))
 
 
 def test_a_cpu_beside_gpus_runs_no_stage(target: str) -> None:
@@ -332,6 +370,7 @@ def test_a_plan_of_measured_layers(profile: str) -> None:
     [
         ({"batch": 13}, "13 rows are not a multiple of any measured micro-batch of measured: 2, 4"),
         ({"batch": 12, "kinds.old": "fast"}, "kinds names no measurements for slow"),
+        ({"batch": 12, "autocast": "bfloat16"}, "names a profile, and autocast is for functions"),
         ({"batch": 12, "degree": 2}, "no micro-batch that was measured with degree 2 on all of fast, old"),
     ],
 )
@@ -364,6 +403,7 @@ def test_functions_that_make_no_step(target: str, function: str, message: str) -
         ({"batc": 4}, ConfigError, "no option named 'batc'"),
         ({"batch": 4, "foo": 1}, ConfigError, "no option named 'foo'"),
         ({"batch": 4, "arguments.depth": 1}, ImporterError, "depth"),
+        ({"batch": 4, "degree": 2}, ConfigError, "names a function, and degree is for profiles"),
     ],
 )
 def test_options_that_do_not_work(
