@@ -12,7 +12,7 @@ from placekit_scheduling.heaps import drop_event, push_event
 from placekit_scheduling.jit import UNCOUNTED, inner, njit
 
 from placekit_pipeline.nets import AGAIN, AHEAD, BACK, END, SOURCE
-from placekit_pipeline.pipeline_orders import choose, turns
+from placekit_pipeline.pipeline_orders import batch_of, choose, turns
 from placekit_pipeline.pipeline_sums import (
     INFERENCE,
     LATE,
@@ -99,15 +99,18 @@ def _divide(m, count, backward):
 
     A row takes the seconds of its slowest stage for each micro-batch; with shares, 1 / share.
     """
-    for r in range(m.rows):
+    m.row_count[0] = count
+    for s in range(m.stages if m.rows == 1 else 0):
+        m.count[s] = count
+    for r in range(m.rows if m.rows > 1 else 0):
         m.row_count[r], m.row_s[r] = 0, 0.0
-        for s in range(m.stages if m.rows > 1 else 0):
+        for s in range(m.stages):
             seconds = 0.0
             for part in range(1 + 2 * backward):
                 seconds += m.stage_s[s * 4 + part]
             if m.runs[r * m.stages + s]:
                 m.row_s[r] = max(m.row_s[r], seconds)
-    for batch in range(count):
+    for batch in range(count if m.rows > 1 else 0):
         best, least = np.int64(batch), 0.0
         for r in range(m.rows if batch >= m.rows else 0):
             after = m.row_count[r] + 1.0
@@ -116,7 +119,7 @@ def _divide(m, count, backward):
                 best, least = np.int64(r), end_s
         m.row_of[batch] = best
         m.row_count[best] += 1
-    for s in range(m.stages):
+    for s in range(m.stages if m.rows > 1 else 0):
         m.count[s] = 0
         for batch in range(count):
             if m.runs[m.row_of[batch] * m.stages + s]:
@@ -155,7 +158,7 @@ def _begin(m, count, backward, averages):
                     back += m.messages[(BACK * m.stages + a) * m.stages + s] > 0
                     back += m.messages[(LATE * m.stages + a) * m.stages + s] > 0
             for batch in range(count):
-                if m.row_of[batch] == r:
+                if m.rows == 1 or m.row_of[batch] == r:
                     at = s * m.microbatches + batch
                     m.missing_f[at], m.missing_b[at] = ahead, back
                     m.ready_f[at] = m.ready_b[at] = 0.0
@@ -174,18 +177,17 @@ def _begin(m, count, backward, averages):
 def _start(m, d, s, kind, backward, now):
     """Device d starts the next task of this kind of stage s. Returns its end."""
     m.busy[d], m.task_stage[d], m.task_kind[d] = 1, s, kind
-    first = s * m.microbatches
     if kind == F:
-        batch = np.int64(m.own[first + m.started_f[s]])
+        batch = batch_of(m, s, m.started_f[s])
         m.started_f[s] += 1
         if backward:
             m.in_flight[d] += m.saved[s]
             m.most[d] = max(m.most[d], m.in_flight[d])
     elif kind == B:
-        batch = np.int64(m.own[first + m.started_b[s]])
+        batch = batch_of(m, s, m.started_b[s])
         m.started_b[s] += 1
     else:
-        batch = np.int64(m.own[first + m.started_w[s]])
+        batch = batch_of(m, s, m.started_w[s])
         m.started_w[s] += 1
     end = now + m.stage_s[s * 4 + kind]
     if m.record:
@@ -209,18 +211,18 @@ def _finish(m, d, backward, now, n_events):
     m.finish_s[s] = now
     batch = np.int64(-1)
     if kind == F:
-        batch = np.int64(m.own[s * m.microbatches + m.done_f[s]])
+        batch = batch_of(m, s, m.done_f[s])
         m.done_f[s] += 1
     elif kind == B:
-        batch = np.int64(m.own[s * m.microbatches + m.done_b[s]])
+        batch = batch_of(m, s, m.done_b[s])
         m.done_b[s] += 1
     else:
         m.done_w[s] += 1
     if kind == (W if m.schedule == ZERO_BUBBLE else B):  # nothing needs the micro-batch's activations any more
         m.in_flight[d] -= m.saved[s]
-    row = np.int64(m.row_of[max(batch, 0)]) * m.stages
+    row = np.int64(m.row_of[max(batch, 0)]) * m.stages if m.rows > 1 else np.int64(0)
     for b in range(m.stages if batch >= 0 else 0):
-        if m.working[b] == 0 or not m.runs[row + b]:
+        if m.working[b] == 0 or (m.rows > 1 and not m.runs[row + b]):
             continue
         for message in range(1 if kind == B else 1 + backward):
             k = BACK if kind == B else AHEAD if message == 0 else LATE

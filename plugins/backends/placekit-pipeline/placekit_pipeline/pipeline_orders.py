@@ -5,9 +5,15 @@
 from __future__ import annotations
 
 import numpy as np
-from placekit_scheduling.jit import inner
+from placekit_scheduling.jit import inlined, inner
 
 from placekit_pipeline.pipeline_sums import GPIPE, INFERENCE, INTERLEAVED, ONE_F_ONE_B, ZERO_BUBBLE, B, F, W
+
+
+@inner
+def batch_of(m, s, number):
+    """The micro-batch that stage s runs as its `number`-th."""
+    return np.int64(m.own[s * m.microbatches + number]) if m.rows > 1 else np.int64(number)
 
 
 @inner
@@ -44,7 +50,7 @@ def _is_full(m, s):
 def _ready_f(m, s, now):
     if m.started_f[s] >= m.count[s]:
         return False
-    at = s * m.microbatches + m.own[s * m.microbatches + m.started_f[s]]
+    at = s * m.microbatches + batch_of(m, s, m.started_f[s])
     return m.missing_f[at] == 0 and m.ready_f[at] <= now and m.start_s[s] <= now
 
 
@@ -52,7 +58,7 @@ def _ready_f(m, s, now):
 def _ready_b(m, s, now):
     if m.started_b[s] >= m.done_f[s]:
         return False
-    at = s * m.microbatches + m.own[s * m.microbatches + m.started_b[s]]
+    at = s * m.microbatches + batch_of(m, s, m.started_b[s])
     return m.missing_b[at] == 0 and m.ready_b[at] <= now
 
 
@@ -105,7 +111,7 @@ def _in_turns(m, d, now):
     return 4 * s + B if _ready_b(m, s, now) else np.int64(-1)
 
 
-@inner
+@inlined
 def choose(m, d, backward, now):
     """The task that device d starts now, as 4 * stage + kind; -1 if it waits."""
     if m.schedule in (GPIPE, ONE_F_ONE_B, INFERENCE):  # one stage, a fixed order of its tasks

@@ -83,15 +83,29 @@ view = view_of(View, FIELDS)
 
 
 @inner
+def _stage(m, r, column):
+    """The stage that runs a column in row r."""
+    return np.int64(m.to[r * m.stages + column]) if m.rows > 1 else np.int64(column)
+
+
+@inner
+def _members(m, column):
+    """Where the devices of a column begin and end in `member`; without replicas, a column is its only stage."""
+    if m.rows > 1:
+        return np.int64(m.member_ptr[column]), np.int64(m.member_ptr[column + 1])
+    return np.int64(column), np.int64(column + 1)
+
+
+@inner
 def _account(m, x, sign):
     """Add net x to the messages between stages; with `sign` -1, subtract it."""
     lead, kind = np.int64(m.stage[m.producer[x]]), np.int64(m.kind[x])
     for r in range(m.rows):
-        home = np.int64(m.to[r * m.stages + lead])
+        home = _stage(m, r, lead)
         m.turn[0] += 1.0
         for i in range(m.ptr[x], m.ptr[x + 1]):
             column = np.int64(m.stage[m.reader[i]])
-            s = np.int64(m.to[r * m.stages + column])
+            s = _stage(m, r, column)
             if s == home or m.seen[s] == m.turn[0]:
                 continue
             m.seen[s] = m.turn[0]
@@ -120,8 +134,9 @@ def _sent_before(m, r, lead, column, once):
 @inner
 def _hold(m, y, column, sign):
     """Count a group of a column that holds store y (`sign` 1) or no longer does (-1); the first on a stage adds the bytes."""
-    for j in range(m.member_ptr[column], m.member_ptr[column + 1]):
-        stage = np.int64(m.member[j])
+    first, end = _members(m, column)
+    for j in range(first, end):
+        stage = np.int64(m.member[j]) if m.rows > 1 else j
         at = y * m.stages + stage
         before = m.holders[at]
         m.holders[at] = before + sign
@@ -135,23 +150,27 @@ def _hold(m, y, column, sign):
 @inner
 def _put(m, group, column, sign):
     """Add the seconds and bytes of a group to the stages of a column; with `sign` -1, subtract them."""
-    for j in range(m.member_ptr[column], m.member_ptr[column + 1]):
-        stage = np.int64(m.member[j])
+    first, end = _members(m, column)
+    for j in range(first, end):
+        stage = np.int64(m.member[j]) if m.rows > 1 else j
         d = stage % m.size
         for part in range(4):
             m.stage_s[stage * 4 + part] += sign * m.group_s[(group * m.size + d) * 4 + part]
-        m.update_s[j] += sign * m.group_s[(group * m.size + d) * 4 + U]
+        if m.shard:
+            m.update_s[j] += sign * m.group_s[(group * m.size + d) * 4 + U]
         m.used[stage] += sign * m.group_bytes[group]
         m.working[stage] += sign * m.works[group]
-    m.gradient[column] += sign * m.gradient_bytes[group]
-    m.state[column] += sign * m.state_bytes[group]
+    if m.rows > 1:
+        m.gradient[column] += sign * m.gradient_bytes[group]
+        m.state[column] += sign * m.state_bytes[group]
 
 
 @inner
 def _read_promptly(m, x, column, sign):
     """Add `sign` to the groups of a column that read net x in the forward phase."""
-    for j in range(m.member_ptr[column], m.member_ptr[column + 1]):
-        m.prompt[x * m.stages + m.member[j]] += sign
+    first, end = _members(m, column)
+    for j in range(first, end):
+        m.prompt[x * m.stages + (m.member[j] if m.rows > 1 else j)] += sign
 
 
 @inner
