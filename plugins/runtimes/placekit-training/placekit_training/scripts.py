@@ -59,7 +59,9 @@ def script(
     devices = devices or strategy.devices
     ranks = {device: rank for rank, device in enumerate(devices)}
     replicas = sorted(strategy.replicas, key=lambda replica: ranks[replica.devices[0]])
-    plain = f"torchrun --nproc-per-node {len(ranks)} SCRIPT.py" if len(ranks) > 1 else "python SCRIPT.py"
+    start = f"torchrun --nproc-per-node {len(ranks)} SCRIPT.py" if len(ranks) > 1 else "python SCRIPT.py"
+    commands = commands or [start]
+    start = commands[0].partition("  #")[0] if len(commands) == 1 else "torchrun in each box, as its first lines say"
     pipelines = any(len(replica.devices) > 1 for replica in replicas)
     few = [replica.microbatches < len(replica.devices) for replica in replicas]  # torch's 1F1B refuses them
     flags = {
@@ -85,8 +87,8 @@ def script(
         "strategy": _in_words(strategy),
         "count": len(ranks),
         "processes": f"{len(ranks)} processes" if len(ranks) > 1 else "one process",
-        "commands": "\n    ".join(commands or [plain]),
-        "start": plain if len(commands) <= 1 else "torchrun in each box, as its first lines say",
+        "commands": "\n    ".join(commands),
+        "start": start,
         "names": _names(devices, device_names),
         "batch": strategy.batch,
         "rows": _by_rank([replica.rows for replica in replicas]),

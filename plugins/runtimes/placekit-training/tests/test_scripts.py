@@ -262,9 +262,9 @@ def test_a_target_is_a_function_in_a_file(target: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "processes", "says"),
     [
-        (UNEQUAL, "1", "in 2 processes: start it with torchrun --nproc-per-node 2 SCRIPT.py"),
-        (UNEQUAL, "3", "in 2 processes: start it with torchrun --nproc-per-node 2 SCRIPT.py"),
-        (ONE, "2", "in one process: start it with python SCRIPT.py"),
+        (UNEQUAL, "1", "2 processes: torchrun --nproc-per-node 2 SCRIPT.py"),
+        (UNEQUAL, "3", "2 processes: torchrun --nproc-per-node 2 SCRIPT.py"),
+        (ONE, "2", "one process: python SCRIPT.py"),
     ],
 )
 def test_another_number_of_processes_is_an_error(strategy: Strategy, processes: str, says: str, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_another_number_of_processes_is_an_error(strategy: Strategy, processes: 
         text=True,
         timeout=300,
     )
-    assert (done.returncode, done.stderr) == (1, f"This script runs {says}\n")
+    assert (done.returncode, done.stderr) == (1, f"This script needs {says}\n")
 
 
 @pytest.mark.slow
