@@ -62,8 +62,9 @@ CEILINGS = {
     # options as people write them, lines that keep the user's own options
     "plugins/runtimes/placekit-runtimes": 6_900,
     # plans of training steps: strategies, profiles of layers, scripts; what torch keeps besides what a stage needs; since 1,600:
-    # splits that leave room for it, reasons of empty rows, steps and profiles that cannot be planned
-    "plugins/runtimes/placekit-training": 1_750,
+    # splits that leave room for it, reasons of empty rows, steps and profiles that cannot be planned; since 1,750: lines for
+    # several boxes and unlike GPUs, inputs that scripts cannot divide, parts with the operations of torch's stages
+    "plugins/runtimes/placekit-training": 1_900,
     "plugins/trainers/placekit-learn": 1_000,
 }
 """A room over its target has its present size, rounded up to 50 lines."""

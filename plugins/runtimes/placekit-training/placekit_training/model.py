@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from placekit_layers import sequence
+from placekit_layers.units import position
 
 from placekit_core import Cluster, Graph, Grouping, Labels, Problem, Program
 
@@ -69,12 +70,14 @@ class Model:
             self._programs[rows] = Program(found) if found is not None else self._load([rows])[0]
         return self._programs[rows]
 
-    def problem(self, rows: int, cluster: Cluster, grouping: Grouping | None = None) -> Problem:
+    def problem(self, rows: int, cluster: Cluster, parts: Parts | None = None) -> Problem:
         """The step for a batch of `rows` on a machine's GPUs, if it has any; with measured costs, if there are any."""
         program = self.program(rows)
         gpus = any(cluster.kinds[kind].type == "gpu" for kind in cluster.device_kind)
         graph = program.graph.replace(allowed=Labels.of(["gpu"] * program.graph.n)) if gpus else program.graph
-        return Problem.of(graph, cluster, grouping, program.costs)
+        if parts is None:
+            return Problem.of(graph, cluster, costs=program.costs)
+        return Problem.of(graph.replace(module=parts.module), cluster, parts.grouping, program.costs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,29 +88,51 @@ class Parts:
         grouping: the operations of each part, with their gradients and updates.
         begins: [b] the module whose first call begins each part; empty for the first one.
         layer: [b] whether the part is one of the network's repeated layers.
+        module: [n] the graph's column `module`, empty for operations that run apart from the others of their module.
     """
 
     grouping: Grouping
     begins: tuple[str, ...]
     layer: NDArray[np.bool_]
+    module: Labels
 
     def __len__(self) -> int:
         return len(self.begins)
 
     @classmethod
     def of(cls, problem: Problem) -> Parts:
-        """The parts of a problem: its blocks (`placekit_layers`), joined where no call of a module marks the cut."""
-        graph, blocks = problem.graph, sequence(problem)
-        begins = _begins(graph, blocks.of_op, len(blocks))
-        first = np.asarray([i == 0 or bool(m) for i, m in enumerate(begins)], np.bool_)
-        part = np.cumsum(first) - 1
+        """The parts of a problem: its blocks (`placekit_layers`), joined where no call of a module marks the cut.
+
+        torch cuts a step where the calls are. A block may have operations that run between later ones, such as a mask that
+        the network makes anew for each layer: they count as operations without a module, which are in the part before.
+        """
+        graph, module, apart = problem.graph, problem.graph.module, np.zeros(problem.graph.n, np.bool_)
+        while True:
+            module = Labels.of(np.where(apart, "", module.tolist()).tolist())
+            blocks = sequence(replace(problem, graph=graph.replace(module=module)))
+            begins, starts = _begins(graph, blocks.of_op, len(blocks))
+            first = np.asarray([i == 0 or bool(m) for i, m in enumerate(begins)], np.bool_)
+            part = np.cumsum(first) - 1
+            runs_in = np.searchsorted(np.sort(starts), position(graph), side="right")
+            apart = (runs_in != part[blocks.of_op]) & ~blocks.layer[blocks.of_op] & _runs(graph) & ~module.is_value("")
+            if not apart.any():
+                break
         grouping = Grouping(part[blocks.of_op].astype(np.int32), tuple(np.asarray(blocks.names)[first].tolist()))
         layer = np.bincount(part, blocks.layer) > 0
-        return cls(grouping, tuple(m for m, f in zip(begins, first.tolist(), strict=True) if f), layer)
+        return cls(grouping, tuple(m for m, f in zip(begins, first.tolist(), strict=True) if f), layer, module)
 
 
-def _begins(graph: Graph, block: NDArray[np.int64], count: int) -> list[str]:
-    """For each block, the outermost module that is called once, when the block begins; empty if there is no such module."""
+def _runs(graph: Graph) -> NDArray[np.bool_]:
+    """[n] operations of the module's forward pass."""
+    named = np.asarray([p.split(".")[0] != _LOSS for p in graph.module.vocabulary], np.bool_)
+    return np.asarray(named[graph.module.codes] & (graph.phase == 0) & graph.kernel)
+
+
+def _begins(graph: Graph, block: NDArray[np.int64], count: int) -> tuple[list[str], list[int]]:
+    """For each block, the outermost module that is called once, when the block begins; empty if there is no such module.
+
+    Also the positions of the first operations of these modules.
+    """
     order = graph.topological_order
     order = order[(graph.phase[order] == 0) & graph.kernel[order]]
     paths, code, call = graph.module.vocabulary, graph.module.codes[order], graph.call[order]
@@ -120,11 +145,12 @@ def _begins(graph: Graph, block: NDArray[np.int64], count: int) -> list[str]:
             module = ".".join(names[:depth])
             earliest[module] = min(earliest.get(module, count), own)
         calls.setdefault(path, set()).add(number)
-    found = [""] * count
+    found, starts, place = [""] * count, list[int](), position(graph)
     for b in range(1, count):
         inside = np.flatnonzero((block[order] == b) & named[code])
         if len(inside):
             names = paths[code[inside[0]]].split(".")
             outer = (".".join(names[:depth]) for depth in range(1, len(names) + 1))
             found[b] = next((m for m in outer if earliest[m] == b and len(calls.get(m, ())) == 1), "")
-    return found
+            starts += [int(place[order[inside[0]]])] if found[b] else []
+    return found, starts

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from placekit_training.model import TRACED, Model
 from placekit_training.planner import Planner, Row, changed, workers
 from placekit_training.scripts import script
 from placekit_training.steps import Outcome, Steps
+from placekit_training.strategy import Strategy
 from placekit_training.words import described
 
 PYTHON = ".py:"
@@ -163,31 +165,85 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
         )
     if folder.is_file():
         raise PlacekitError(f"{folder} is a file", "name a folder for the scripts")
+    _check_rows(found.steps.model, found.batch)
     file, _, function = found.target.partition(":")
-    relative = Path(os.path.relpath(file, folder)).as_posix()
-    lines = []
+    target = f"{Path(os.path.relpath(file, folder)).as_posix()}:{function}"
+    cluster, lines = found.cluster, list[str]()
+    box = cluster.launched("eager").launchers.host.tolist()
     for row in found.rows:
         if row.outcome is not None and row.outcome.strategy.replicas:
-            text = script(
-                row.outcome.strategy, f"{relative}:{function}", found.cluster.device_names, found.options.arguments
-            )
-            path, devices = folder / f"{row.family.replace(' ', '_')}.py", row.outcome.strategy.devices
+            strategy = row.outcome.strategy
+            devices = _ranks(strategy, box)
+            commands = _commands(devices, cluster, box)
+            text = script(strategy, target, cluster.device_names, found.options.arguments, devices, commands)
+            path = folder / f"{row.family.replace(' ', '_')}.py"
             folder.mkdir(parents=True, exist_ok=True)
             if path.exists() and path.read_text() != text:
                 raise PlacekitError(
                     f"{path} exists, and differs", "name another folder: you may have edited the script"
                 )
             write_atomically(path, text.encode())
-            start = f"torchrun --nproc-per-node {len(devices)}" if len(devices) > 1 else "python"
-            lines.append(f"{_visible(devices, found.cluster)}{start} {path}")
+            lines += [command.replace("SCRIPT.py", str(path)) for command in commands]
     return lines
 
 
-def _visible(devices: Sequence[int], cluster: Cluster) -> str:
-    """What makes rank i see the i-th of these GPUs; empty if it sees that one anyway."""
-    gpus = [d for d in range(cluster.size) if cluster.kinds[cluster.device_kind[d]].type == "gpu"]
-    numbers = [gpus.index(d) for d in devices if d in gpus]
-    return "" if numbers == [*range(len(numbers))] else f"CUDA_VISIBLE_DEVICES={','.join(map(str, numbers))} "
+def _check_rows(model: Model, batch: int) -> None:
+    """Raise PlacekitError if scripts cannot tell from a tensor's first dimension whether micro-batches divide it."""
+    few, many = (model.program(rows).graph for rows in TRACED)
+    for op in np.flatnonzero(few.op_type.is_value("input")).tolist():
+        shapes = [graph.shape(int(np.flatnonzero(graph.tensor_producer == op)[0])) for graph in (few, many)]
+        if shapes[0] == shapes[1] and shapes[0][:1] == (batch,):
+            raise PlacekitError(
+                f"the first dimension of {few.op_name[op]} is {batch} in every batch, as if it had the rows of this one",
+                "scripts would divide it: give it a first dimension of 1, as mask[None] has, or plan another batch",
+            )
+        if shapes[0] != shapes[1] and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in TRACED):
+            raise PlacekitError(
+                f"{few.op_name[op]} has shape {shapes[1]} for {TRACED[1]} rows",
+                "scripts divide tensors by their first dimension: make it the rows of the batch",
+            )
+
+
+def _ranks(strategy: Strategy, box: Sequence[int]) -> tuple[int, ...]:
+    """The device of each rank: box by box, as torchrun numbers processes, if ranks then ascend along the stages of a copy."""
+    boxes = list(dict.fromkeys(box[d] for d in strategy.devices))
+    devices = tuple(sorted(strategy.devices, key=lambda d: boxes.index(box[d])))
+    stages = [[devices.index(d) for d in dict.fromkeys(replica.devices)] for replica in strategy.replicas]
+    return devices if all(own == sorted(own) for own in stages) else strategy.devices
+
+
+def _commands(devices: Sequence[int], cluster: Cluster, box: Sequence[int]) -> list[str]:
+    """The line that starts `SCRIPT.py` in each box, or a comment that torchrun cannot.
+
+    Its variables let the i-th rank of a box see its i-th GPU. `PCI_BUS_ID` numbers GPUs as nvidia-smi does, which `auto` reads;
+    without it, CUDA has the fastest one first.
+    """
+    parts = [list(own) for _, own in groupby(devices, lambda d: box[d])]
+    if len(parts) > len({box[d] for d in devices}):
+        return [
+            "# no line for SCRIPT.py: torchrun numbers ranks box by box, but a copy's stages return to a box that they left"
+        ]
+    lines = []
+    for number, own in enumerate(parts):
+        gpus = [
+            d
+            for d in range(cluster.size)
+            if box[d] == box[own[0]] and cluster.kinds[cluster.device_kind[d]].type == "gpu"
+        ]
+        visible = [gpus.index(d) for d in own if d in gpus]
+        words = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if len({cluster.device_kind[d] for d in gpus}) > 1 else []
+        if visible != [*range(len(visible))]:
+            words.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, visible))}")
+        words.append(f"torchrun --nproc-per-node {len(own)}" if len(devices) > 1 else "python")
+        if len(parts) > 1:
+            words.append(f"--nnodes {len(parts)} --node-rank {number} --master-addr BOX")
+        words.append("SCRIPT.py")
+        if len({box[d] for d in workers(cluster)}) > 1:
+            words.append(f" # in the box of {cluster.device_names[own[0]]}")
+        lines.append(" ".join(words))
+    if len(parts) > 1:
+        lines[0] += ", whose address is BOX"
+    return lines
 
 
 def free_links(cluster: Cluster) -> Cluster:

@@ -27,9 +27,14 @@ SCHEDULES = {
 
 
 def script(
-    strategy: Strategy, target: str, device_names: Sequence[str], arguments: Mapping[str, Any] | None = None
+    strategy: Strategy,
+    target: str,
+    device_names: Sequence[str],
+    arguments: Mapping[str, Any] | None = None,
+    devices: Sequence[int] = (),
+    commands: Sequence[str] = (),
 ) -> str:
-    """A Python script that runs `strategy` with a process for each device: rank i is the strategy's i-th device.
+    """A Python script that runs `strategy` with a process for each device.
 
     It needs torch 2.13 and the user's file. A step equals that of one process with the whole batch if the loss is a mean over
     rows, and if no row's output depends on other rows, as it does with batch normalization.
@@ -40,6 +45,8 @@ def script(
             or `(module, inputs)`, with as many rows as the global batch.
         device_names: the name of each device of the machine.
         arguments: keyword arguments of the function besides `batch`.
+        devices: the device of each rank, ascending along the stages of a copy; empty: in the order of the strategy.
+        commands: the lines that start `SCRIPT.py`; empty: one for a machine where rank i has the i-th GPU.
 
     Raises:
         PlacekitError: the target is no function in a file, or torch has no such schedule for these devices and micro-batches.
@@ -49,7 +56,12 @@ def script(
     if not (path.suffix == ".py" and path.stem.isidentifier() and function.isidentifier()):
         raise PlacekitError(f"{target!r} is not FILE.py:FUNCTION", "name a file and a function in it: model.py:make")
     check(strategy)
-    replicas, ranks = strategy.replicas, {device: rank for rank, device in enumerate(strategy.devices)}
+    devices = devices or strategy.devices
+    ranks = {device: rank for rank, device in enumerate(devices)}
+    replicas = sorted(strategy.replicas, key=lambda replica: ranks[replica.devices[0]])
+    start = f"torchrun --nproc-per-node {len(ranks)} SCRIPT.py" if len(ranks) > 1 else "python SCRIPT.py"
+    commands = commands or [start]
+    start = commands[0].partition("  #")[0] if len(commands) == 1 else "torchrun in each box, as its first lines say"
     pipelines = any(len(replica.devices) > 1 for replica in replicas)
     few = [replica.microbatches < len(replica.devices) for replica in replicas]  # torch's 1F1B refuses them
     flags = {
@@ -74,11 +86,14 @@ def script(
         "arguments": ", ".join(["batch=BATCH", *keywords]),
         "strategy": _in_words(strategy),
         "count": len(ranks),
-        "names": _names(strategy, device_names),
+        "processes": f"{len(ranks)} processes" if len(ranks) > 1 else "one process",
+        "commands": "\n    ".join(commands),
+        "start": start,
+        "names": _names(devices, device_names),
         "batch": strategy.batch,
         "rows": _by_rank([replica.rows for replica in replicas]),
         "microbatches": _by_rank([replica.microbatches for replica in replicas]),
-        "replicas": "\n".join(_rows(strategy, ranks)),
+        "replicas": "\n".join(_rows(replicas, ranks)),
         "schedule": SCHEDULES.get(schedule, ""),
         "schedules": "Schedule1F1B, ScheduleGPipe" if flags["mixed"] else SCHEDULES.get(schedule, ""),
     }
@@ -127,10 +142,10 @@ def _in_words(strategy: Strategy) -> str:
     return words + (", sharded optimizer state" if strategy.shard_optimizer and count > 1 else "")
 
 
-def _names(strategy: Strategy, device_names: Sequence[str]) -> str:
+def _names(devices: Sequence[int], device_names: Sequence[str]) -> str:
     """The device of each rank."""
-    names = ", ".join(f"{device_names[device]} (rank {rank})" for rank, device in enumerate(strategy.devices))
-    text = f"Devices: {names}. Rank i takes the i-th GPU in CUDA_VISIBLE_DEVICES, or a CPU on a machine without GPUs."
+    names = ", ".join(f"{device_names[device]} (rank {rank})" for rank, device in enumerate(devices))
+    text = f"Devices: {names}. Each rank prints the name of its GPU; on a machine without GPUs, it takes a CPU."
     return fill(text, 116)
 
 
@@ -146,10 +161,10 @@ def _by_rank(values: Sequence[int]) -> str:
     return f"[{values[0]}] * {len(values)}" if len({*values}) == 1 else repr([*values])
 
 
-def _rows(strategy: Strategy, ranks: Mapping[int, int]) -> list[str]:
+def _rows(replicas: Sequence[Replica], ranks: Mapping[int, int]) -> list[str]:
     """A line of the table of replicas for each."""
     lines, first = [], 0
-    for replica in strategy.replicas:
+    for replica in replicas:
         begins = ", ".join(map(_literal, replica.begins))
         stages = [ranks[device] for device in replica.devices]
         lines.append(f"    ({stages}, [{begins}], {first}, {replica.rows}, {replica.microbatches}),")

@@ -147,7 +147,7 @@ class Steps:
         return Steps(self.model, cluster, self.parts)
 
     def _problem(self, rows: int) -> Problem:
-        return self.model.problem(rows, self.cluster, self.parts.grouping)
+        return self.model.problem(rows, self.cluster, self.parts)
 
     def _has_layers(self, rows: int) -> bool:
         """Whether there are layers to recompute: they do most of the work of their parts."""

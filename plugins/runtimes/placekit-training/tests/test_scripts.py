@@ -259,6 +259,29 @@ def test_a_target_is_a_function_in_a_file(target: str) -> None:
         script(ONE, target, NAMES)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "processes", "says"),
+    [
+        (UNEQUAL, "1", "2 processes: torchrun --nproc-per-node 2 SCRIPT.py"),
+        (UNEQUAL, "3", "2 processes: torchrun --nproc-per-node 2 SCRIPT.py"),
+        (ONE, "2", "one process: python SCRIPT.py"),
+    ],
+)
+def test_another_number_of_processes_is_an_error(strategy: Strategy, processes: str, says: str, tmp_path: Path) -> None:
+    """`torchrun` tells the number in `WORLD_SIZE`."""
+    (tmp_path / "networks.py").write_text(NETWORKS)
+    (tmp_path / "train.py").write_text(script(strategy, "networks.py:cnn", NAMES))
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "WORLD_SIZE": processes},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (1, f"This script needs {says}\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "factory"),

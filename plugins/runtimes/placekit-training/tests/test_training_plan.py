@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from placekit_inspect.described import described_machine
+from placekit_layers import sequence
 from placekit_pipeline.replicas import BUCKET
 from placekit_pipeline.rings import all_reduce_s
 from placekit_training.command import takes
@@ -21,6 +22,8 @@ from placekit_training.planner import SCHEDULES, Planner, Row, divisors
 from placekit_training.steps import Outcome, Steps
 from placekit_training.strategy import Replica, Strategy
 from placekit_training.words import compressed
+from torch.distributed.pipelining import SplitPoint, pipeline
+from torch.fx import Graph as TorchGraph
 
 from placekit_core import Cluster, ConfigError, Graph, ImporterError, PlacekitError, PlacementError, installed
 
@@ -79,12 +82,47 @@ def pairs(batch=8):
     loss = lambda output, y: torch.nn.functional.cross_entropy(output @ y.T, torch.arange(len(output)))
     return Step(torch.nn.Linear(64, 8), torch.randn(batch, 64), loss, torch.randn(batch, 8), torch.optim.SGD)
 
+class Body(torch.nn.Module):  # before each layer, it computes something from its inputs, and from a parameter
+    def __init__(self):
+        super().__init__()
+        self.embed, self.turn = torch.nn.Linear(64, 64), torch.nn.Sigmoid()
+        self.layers = torch.nn.ModuleList(Layer(64) for _ in range(4))
+        self.scale = torch.nn.Parameter(torch.randn(64))
+
+    def forward(self, x):
+        y = self.embed(x)
+        for i, layer in enumerate(self.layers):
+            y = layer(y + torch.sin(x * i) * self.turn(self.scale * i))
+        return y
+
+class Wrapped(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = Body(), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def wrapped(batch=8):
+    x, y = torch.randn(batch, 64), torch.randn(batch, 64)
+    return Step(Wrapped(), x, torch.nn.functional.mse_loss, y, torch.optim.SGD)
+
+def masked(batch=8):
+    y = torch.randn(batch, 16, 64)
+    loss = lambda y, t, mask: ((y - t) * mask).square().mean()
+    return Step(torch.nn.Linear(64, 64), torch.randn(batch, 16, 64), loss, (y, torch.randn(16, 64)), torch.optim.SGD)
+
+def transposed(batch=8):
+    x, y = torch.randn(16, batch, 64), torch.randn(16, batch, 64)
+    return Step(torch.nn.Linear(64, 64), x, torch.nn.functional.mse_loss, y, torch.optim.SGD)
+
 def flat(batch=8):
     net = torch.nn.Sequential()
     net.add_module("a", torch.nn.Linear(64, 64))
     net.add_module("b", torch.nn.Linear(64, 8))
     return Step(net, torch.randn(batch, 64), torch.nn.functional.mse_loss, torch.randn(batch, 8), torch.optim.SGD)
 """
+EMPTY = TorchGraph()
 FAST = "fast(8GB 900GB/s 80TFLOPS)"
 SLOW = "slow(8GB 450GB/s 40TFLOPS)"
 BATCH = 12
@@ -144,6 +182,27 @@ def test_parts_begin_with_calls_of_modules(model: Model) -> None:
     parts = Parts.of(model.problem(2, machine(FAST)))
     assert parts.begins == ("", *(f"layers.{i}" for i in range(6)), "head")
     assert parts.layer.tolist() == [False, *[True] * 6, False]
+
+
+def test_parts_have_the_operations_of_torchs_stages(target: str) -> None:
+    """Those between two layers belong to the stage before, also if only later layers read them."""
+    cluster = machine(FAST)
+    model = plan(target.replace(":make", ":wrapped"), FAST, batch=1).steps.model
+    parts, graph = Parts.of(model.problem(2, cluster)), model.program(2).graph
+    space: dict[str, Any] = {}
+    exec(STEP, space)
+    step = space["wrapped"](2)
+    stages = pipeline(step.module, (step.inputs,), split_spec=dict.fromkeys(parts.begins[1:], SplitPoint.BEGINNING))
+    assert parts.begins == ("", *(f"body.layers.{i}" for i in range(4)), "head")
+    runs = graph.kernel & (graph.phase == 0) & np.asarray([name != "loss" for name in graph.module.tolist()])
+    for number in range(len(parts)):
+        nodes = [n for m in stages.get_stage_module(number).modules() for n in getattr(m, "graph", EMPTY).nodes]
+        called = [n.target.__name__.split(".")[0] for n in nodes if n.op == "call_function"]
+        own = [
+            graph.op_type[i].removeprefix("aten.") for i in np.flatnonzero(runs & (parts.grouping.group_of == number))
+        ]
+        assert sorted(own) == sorted("addmm" if name == "linear" else name for name in called)
+    assert len(sequence(model.problem(2, cluster, parts))) == len(parts)
 
 
 def test_one_device_computes_its_micro_batches_one_after_the_other(model: Model) -> None:
@@ -418,14 +477,66 @@ def test_files_that_are_not_there() -> None:
         plan("nothing.py:make", FAST, batch=4)
 
 
-def test_lines_give_each_rank_its_gpu(model: Model, target: str, tmp_path: Path) -> None:
-    steps = Steps(model, machine(f"2 {FAST} + {SLOW}"))
-    strategy = Strategy((Replica((2, 0), ("layers.2",), 2, 2),))
-    rows = [Row("stages", "stages", steps.outcome(strategy))]
-    found = TrainingPlan(steps, 4, target, TrainingOptions(batch=4), rows)
-    assert write_scripts(found, tmp_path) == [
-        f"CUDA_VISIBLE_DEVICES=2,0 torchrun --nproc-per-node 2 {tmp_path / 'stages.py'}"
-    ]
+HALVES = Strategy((Replica((0, 2), ("layers.2",), 1, 2), Replica((1, 3), ("layers.2",), 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("words", "strategy", "lines"),
+    [
+        (f"3 {FAST}", Strategy((Replica((0,), (), 4, 1),)), ["python SCRIPT.py"]),
+        (
+            f"2 {FAST} + {SLOW}",
+            Strategy((Replica((2, 0), ("layers.2",), 2, 2),)),
+            ["CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2,0 torchrun --nproc-per-node 2 SCRIPT.py"],
+        ),
+        (
+            f"2 nodes of (2 {FAST}), ib_hdr",
+            HALVES,
+            [
+                "torchrun --nproc-per-node 2 --nnodes 2 --node-rank 0 --master-addr BOX SCRIPT.py"
+                "  # in the box of fast:0, whose address is BOX",
+                "torchrun --nproc-per-node 2 --nnodes 2 --node-rank 1 --master-addr BOX SCRIPT.py"
+                "  # in the box of fast:2",
+            ],
+        ),
+        (
+            f"2 nodes of (2 {FAST}), ib_hdr",
+            Strategy((Replica((3,), (), 4, 1),)),
+            ["CUDA_VISIBLE_DEVICES=1 python SCRIPT.py  # in the box of fast:3"],
+        ),
+        (
+            f"2 nodes of (2 {FAST}), ib_hdr",
+            Strategy((Replica((0, 2, 1), ("layers.2", "layers.4"), 2, 2),)),
+            [
+                "# no line for SCRIPT.py: torchrun numbers ranks box by box, but a copy's stages return to a box that they left"
+            ],
+        ),
+    ],
+)
+def test_lines_give_each_rank_its_gpu(
+    words: str, strategy: Strategy, lines: list[str], model: Model, target: str, tmp_path: Path
+) -> None:
+    rows = [Row("stages", "stages", Steps(model, machine(words)).outcome(strategy))]
+    found = TrainingPlan(Steps(model, machine(words)), 4, target, TrainingOptions(batch=4), rows)
+    assert write_scripts(found, tmp_path) == [line.replace("SCRIPT.py", f"{tmp_path / 'stages.py'}") for line in lines]
+    text = (tmp_path / "stages.py").read_text()
+    assert all(f"    {line}\n" in text for line in lines)
+    if strategy is HALVES:
+        assert "([0, 2], " in text  # box by box: devices 0, 1, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("function", "batch", "message"),
+    [
+        ("masked", 16, r"the first dimension of target\.1 is 16 in every batch"),
+        ("transposed", 8, r"has shape \(16, 4, 64\) for 4 rows"),
+    ],
+)
+def test_scripts_divide_the_first_dimension(
+    function: str, batch: int, message: str, target: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PlacekitError, match=message):
+        write_scripts(plan(target.replace(":make", f":{function}"), FAST, batch=batch), tmp_path)
 
 
 @pytest.mark.parametrize(
