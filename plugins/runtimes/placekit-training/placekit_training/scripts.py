@@ -59,24 +59,8 @@ def script(
     devices = devices or strategy.devices
     ranks = {device: rank for rank, device in enumerate(devices)}
     replicas = sorted(strategy.replicas, key=lambda replica: ranks[replica.devices[0]])
-    start = f"torchrun --nproc-per-node {len(ranks)} SCRIPT.py" if len(ranks) > 1 else "python SCRIPT.py"
-    commands = commands or [start]
-    start = commands[0].partition("  #")[0] if len(commands) == 1 else "torchrun in each box, as its first lines say"
-    pipelines = any(len(replica.devices) > 1 for replica in replicas)
-    few = [replica.microbatches < len(replica.devices) for replica in replicas]  # torch's 1F1B refuses them
-    flags = {
-        "folder": folder != ".",
-        "distributed": len(ranks) > 1,
-        "several": len(replicas) > 1,
-        "pipelines": pipelines,
-        "accumulate": any(replica.microbatches > 1 for replica in replicas),
-        "recompute": strategy.recompute,
-        "zero": strategy.shard_optimizer and len(replicas) > 1,
-        "split_backward": strategy.schedule == "zero_bubble",
-        "multi": strategy.schedule in ("interleaved", "zero_bubble"),
-        "mixed": strategy.schedule == "1f1b" and any(few) and not all(few),
-    }
-    schedule = "gpipe" if strategy.schedule == "1f1b" and all(few) else strategy.schedule
+    flags = {"folder": folder != ".", **_flags(strategy)}
+    schedule = "gpipe" if strategy.schedule == "1f1b" and all(_few(strategy)) else strategy.schedule
     keywords = [f"{key}={_literal(value)}" for key, value in (arguments or {}).items() if key != "batch"]
     values = {
         "file": path.name,
@@ -85,10 +69,7 @@ def script(
         "function": function,
         "arguments": ", ".join(["batch=BATCH", *keywords]),
         "strategy": _in_words(strategy),
-        "count": len(ranks),
-        "processes": f"{len(ranks)} processes" if len(ranks) > 1 else "one process",
-        "commands": "\n    ".join(commands),
-        "start": start,
+        **_start(len(ranks), commands),
         "names": _names(devices, device_names),
         "batch": strategy.batch,
         "rows": _by_rank([replica.rows for replica in replicas]),
@@ -97,7 +78,39 @@ def script(
         "schedule": SCHEDULES.get(schedule, ""),
         "schedules": "Schedule1F1B, ScheduleGPipe" if flags["mixed"] else SCHEDULES.get(schedule, ""),
     }
-    return "".join(_filled(name, flags, values) for name in ("head", "pipelines" if pipelines else "one_stage"))
+    return "".join(
+        _filled(name, flags, values) for name in ("head", "pipelines" if strategy.pipelined else "one_stage")
+    )
+
+
+def _few(strategy: Strategy) -> list[bool]:
+    """Whether each copy has fewer micro-batches than stages: torch's 1F1B refuses them."""
+    return [replica.microbatches < len(replica.devices) for replica in strategy.replicas]
+
+
+def _flags(strategy: Strategy) -> dict[str, bool]:
+    """Which lines of the templates a script has."""
+    few, replicas = _few(strategy), strategy.replicas
+    return {
+        "distributed": len(strategy.devices) > 1,
+        "several": len(replicas) > 1,
+        "pipelines": strategy.pipelined,
+        "accumulate": any(replica.microbatches > 1 for replica in replicas),
+        "recompute": strategy.recompute,
+        "zero": strategy.shard_optimizer and len(replicas) > 1,
+        "split_backward": strategy.schedule == "zero_bubble",
+        "multi": strategy.schedule in ("interleaved", "zero_bubble"),
+        "mixed": strategy.schedule == "1f1b" and any(few) and not all(few),
+    }
+
+
+def _start(count: int, commands: Sequence[str]) -> dict[str, Any]:
+    """How `count` processes are started."""
+    one = f"torchrun --nproc-per-node {count} SCRIPT.py" if count > 1 else "python SCRIPT.py"
+    commands = commands or [one]
+    start = commands[0].partition("  #")[0] if len(commands) == 1 else "torchrun in each box, as its first lines say"
+    processes = f"{count} processes" if count > 1 else "one process"
+    return {"count": count, "processes": processes, "commands": "\n    ".join(commands), "start": start}
 
 
 def check(strategy: Strategy) -> None:
