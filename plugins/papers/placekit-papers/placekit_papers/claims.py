@@ -8,7 +8,7 @@ verdict.
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isnan
@@ -31,6 +31,8 @@ NAMES = ("mirhoseini2017", "post", "placeto", "doppler")
 VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 TF2017 = "_tf2017"
 """Suffix of machines as TensorFlow of 2017 seems to have used them: with slow links and less memory."""
+MACHINES = ("data sheets", "tf2017", "")
+"""What verdicts are about: machines by their data sheets, those with suffix `TF2017`, or none of the two."""
 _START = 1.5  # seconds that a run of a sweep takes to start
 _MANY = 6  # with more pairs, only the number that holds is shown
 
@@ -168,12 +170,22 @@ class Paper(_Data):
 
 
 class Judged(NamedTuple):
-    """A claim, its verdict (one of `VERDICTS`), the text in how many of several rows it holds, and our figures as text."""
+    """A claim, and our figures as text.
+
+    Attributes:
+        verdicts: for each of `MACHINES` on which it was judged, one of `VERDICTS`, and in how many of several rows it holds.
+    """
 
     claim: Claim
-    verdict: str
-    rows: str
+    verdicts: Mapping[str, tuple[str, str]]
     here: str
+
+    def text(self, mark: str = "") -> list[str]:
+        """The verdicts, a line for each machine."""
+        return [
+            f"{machine}: " * (len(self.verdicts) > 1) + f"{mark}{verdict}{mark}" + (f", {rows}" if rows else "")
+            for machine, (verdict, rows) in self.verdicts.items()
+        ]
 
 
 @functools.cache
@@ -195,10 +207,10 @@ def judged(name: str) -> list[Judged]:
     return [_judged(paper, claim) for claim in paper.claims]
 
 
-def count(name: str) -> list[int]:
-    """How many claims of a paper have each of `VERDICTS`."""
-    found = Counter(j.verdict for j in judged(name))
-    return [found[v] for v in VERDICTS]
+def count(name: str) -> dict[str, list[int]]:
+    """How many claims of a paper have each of `VERDICTS`, for each of `MACHINES` that has any."""
+    found = Counter((machine, verdict) for j in judged(name) for machine, (verdict, _) in j.verdicts.items())
+    return {m: [found[m, v] for v in VERDICTS] for m in MACHINES if any(machine == m for machine, _ in found)}
 
 
 def together(verdicts: list[str]) -> tuple[str, str]:
@@ -218,16 +230,16 @@ def together(verdicts: list[str]) -> tuple[str, str]:
 
 
 def _judged(paper: Paper, claim: Claim) -> Judged:
-    verdicts, texts = [], []
+    of, texts = defaultdict[str, list[str]](list), []
     for comparison in claim.compare:
         found = _Comparing(paper, comparison)
         texts.append(found.text())
-        if comparison.judged:
-            verdicts += found.verdicts()
+        for machine, verdict in found.verdicts() if comparison.judged else ():
+            of[machine].append(verdict)
     if claim.here:
         texts.append(fill(claim.here))
-    verdict, rows = (claim.verdict, "") if claim.verdict else together(verdicts)
-    return Judged(claim, verdict, rows, "<br>".join(texts))
+    verdicts = {m: together(of[m]) for m in MACHINES if m in of}
+    return Judged(claim, {"": (claim.verdict, "")} if claim.verdict else verdicts, "<br>".join(texts))
 
 
 @dataclass(frozen=True)
@@ -242,6 +254,10 @@ class _Pair:
     values: tuple[Seconds, Seconds]
     swapped: bool = False
     """The second method is the faster one in the paper, so the order is judged from it to the first."""
+
+    @property
+    def machine(self) -> str:
+        return _machine(self.row[1] + self.suffix)
 
     @property
     def verdict(self) -> str:
@@ -296,17 +312,18 @@ class _Comparing:
         base = quantities(names, *place, side.over, side.quantity or self.comparison.quantity) if side.over else {}
         return {seed: side.scale * x / base.get(seed, 1.0) for seed, x in values.items()}
 
-    def verdicts(self) -> list[str]:
-        """A verdict for each pair of methods, or for each row with `all_of`."""
+    def verdicts(self) -> list[tuple[str, str]]:
+        """The machine and a verdict for each pair of methods, or for each row with `all_of`."""
         if self.comparison.each is not None:
-            return [_verdict_of_seeds(ok) for _, ok, _ in self._each()]
+            return [(_machine(row[1]), _verdict_of_seeds(ok)) for row, ok, _ in self._each()]
         if not self.comparison.all_of:
-            return [pair.verdict for pair in self.pairs]
+            return [(pair.machine, pair.verdict) for pair in self.pairs]
         by_row: dict[tuple[str, tuple[str, str]], list[str]] = {}
         for pair in self.pairs:
-            by_row.setdefault((pair.suffix, pair.row), []).append(pair.verdict)
+            by_row.setdefault((pair.machine, pair.row), []).append(pair.verdict)
         return [
-            "reversed" if "reversed" in of else "holds" if set(of) == {"holds"} else "open" for of in by_row.values()
+            (machine, "reversed" if "reversed" in of else "holds" if set(of) == {"holds"} else "open")
+            for (machine, _), of in by_row.items()
         ]
 
     def _each(self) -> Iterator[tuple[tuple[str, str], list[bool], str]]:
@@ -325,33 +342,24 @@ class _Comparing:
 
     def text(self) -> str:
         """Our figures in one cell, a line for each machine."""
-        label = self.comparison.label
-        if self.comparison.each is not None:
-            found = list(self._each())
-            if len(found) > _MANY:
-                shown = f"in {sum(all(kept) for _, kept, _ in found)} of {len(found)} rows"
-            else:
-                shown = "; ".join(f"{self._name(row)} {values}" for row, _, values in found)
-            return f"{label}: {shown}" if label else shown
         texts = []
         for suffix in self.suffixes:
-            pairs = [pair for pair in self.pairs if pair.suffix == suffix]
-            machine = ("tf2017" if suffix else "data sheets") if self.comparison.tf2017 else ""
-            heads = ", ".join(filter(None, [label, machine]))
-            texts.append((f"{heads}: " if heads else "") + self._pairs_text(pairs))
+            machine = _machine(suffix) if self.comparison.tf2017 else ""
+            heads = ", ".join(filter(None, [self.comparison.label, machine]))
+            of = self._seeds_text(suffix) if self.comparison.each else self._pairs_text(suffix)
+            texts.append((f"{heads}: " if heads else "") + of)
         return "<br>".join(texts)
 
-    def _pairs_text(self, pairs: list[_Pair]) -> str:
+    def _seeds_text(self, suffix: str) -> str:
+        found = [x for x in self._each() if len(self.suffixes) == 1 or _machine(x[0][1]) == _machine(suffix)]
+        if len(found) > _MANY:
+            return f"in {sum(all(kept) for _, kept, _ in found)} of {len(found)} rows"
+        return "; ".join(f"{self._name(row)} {values}" for row, _, values in found)
+
+    def _pairs_text(self, suffix: str) -> str:
+        pairs = [pair for pair in self.pairs if pair.suffix == suffix]
         if self.comparison.all_of or len(pairs) > _MANY:
-            own = self.verdicts()
-            half = (
-                own
-                if len(self.suffixes) == 1
-                else own[: len(own) // 2]
-                if not pairs[0].suffix
-                else own[len(own) // 2 :]
-            )
-            of = half if self.comparison.all_of else [pair.verdict for pair in pairs]
+            of = [verdict for machine, verdict in self.verdicts() if machine == pairs[0].machine]
             return f"in {of.count('holds')} of {len(of)} rows"
         several = len({pair.second for pair in pairs}) > 1 or len({pair.first for pair in pairs}) > 1
         return ", ".join(
@@ -370,6 +378,10 @@ class _Comparing:
         name = self.paper.names.get(row[0], row[0])
         several = len({c for _, c in self.rows}) > 1
         return f"{name}({row[1].removesuffix(TF2017)[-1]})" if several else name
+
+
+def _machine(cluster: str) -> str:
+    return "tf2017" if cluster.endswith(TF2017) else "data sheets"
 
 
 def _verdict_of_seeds(kept: list[bool]) -> str:

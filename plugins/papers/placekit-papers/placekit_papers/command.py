@@ -50,8 +50,12 @@ def _parser() -> Parser:
 
 
 def _list_papers() -> None:
-    rows = [[name, load_paper(name).title, *map(str, count(name))] for name in NAMES]
-    table(["name", "paper", *VERDICTS], rows, left=2)
+    rows = [
+        [name, load_paper(name).title, machine or "other", *map(str, found)]
+        for name in NAMES
+        for machine, found in count(name).items()
+    ]
+    table(["name", "paper", "machines", *VERDICTS], rows, left=3)
     print("\n`placekit paper NAME` lists a paper's tables and figures.")
 
 
@@ -59,7 +63,7 @@ def _list_items(name: str) -> None:
     paper, found = load_paper(name), judged(name)
     rows = []
     for key, item in paper.items.items():
-        verdicts = [j.verdict for j in found if j.claim.item == key]
+        verdicts = [verdict for j in found if j.claim.item == key for verdict, _ in j.verdicts.values()]
         text = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
         rows.append([key, item.title, text, f"{item.expected_minutes:.0f}"])
     table(["item", "shows", "claims", "minutes"], rows, left=3, title=paper.title)
@@ -135,4 +139,4 @@ def _print_claim(j: Judged) -> None:
     for line in j.here.split("<br>"):
         if line:
             print(f"    {line}")
-    print(f"    {j.verdict}{', ' + j.rows if j.rows else ''}{'. ' + j.claim.why if j.claim.why else ''}")
+    print(f"    {'; '.join(j.text())}{'. ' + j.claim.why if j.claim.why else ''}")

@@ -17,7 +17,7 @@ def claims_table(name: str) -> list[str]:
     """A paper's claims as a table in Markdown."""
     lines = ["| where | the paper | here | verdict | what differs | item |", "| --- | --- | --- | --- | --- | --- |"]
     for j in judged(name):
-        verdict = f"*{j.verdict}*" + (f", {j.rows}" if j.rows else "")
+        verdict = "<br>".join(j.text("*"))
         lines.append(f"| {j.claim.where} | {j.claim.paper} | {j.here} | {verdict} | {j.claim.why} | `{j.claim.item}` |")
     return lines
 
@@ -28,9 +28,13 @@ def summary(name: str) -> list[str]:
 
 
 def counts() -> list[str]:
-    """How many claims of each paper have each verdict."""
-    lines = [f"{'':30}" + "".join(f"{v:>14}" for v in VERDICTS)]
-    return lines + [f"{load_paper(n).title:30}" + "".join(f"{x:>14}" for x in count(n)) for n in NAMES]
+    """How many claims of each paper have each verdict, by machine."""
+    lines = [f"{'':36}" + "".join(f"{v:>14}" for v in VERDICTS)]
+    for name in NAMES:
+        for i, (machine, found) in enumerate(count(name).items()):
+            title = "" if i else load_paper(name).title
+            lines.append(f"{title:23} {machine or 'other':12}" + "".join(f"{x:>14}" for x in found))
+    return lines
 
 
 def search_table() -> list[str]:
