@@ -51,11 +51,11 @@ def _parser() -> Parser:
 
 def _list_papers() -> None:
     rows = [
-        [name, load_paper(name).title, machine or "other", *map(str, found)]
+        ["" if i else name, machine or "other", *map(str, found)]
         for name in NAMES
-        for machine, found in count(name).items()
+        for i, (machine, found) in enumerate(count(name).items())
     ]
-    table(["name", "paper", "machines", *VERDICTS], rows, left=3)
+    table(["paper", "machines", *VERDICTS], rows, left=2)
     print("\n`placekit paper NAME` lists a paper's tables and figures.")
 
 

@@ -1,8 +1,10 @@
-"""Compares two methods over the same seeds: ratios with 95% intervals, and whether an order of the two holds.
+"""Compares two methods: by how much their geometric means over the seeds differ, and whether an order of the two holds.
 
-The ratio of two methods is taken seed by seed. An order `<` *holds* if the mean of the ratio's logarithm is at most -1% and its
-95% interval excludes 0; it is *reversed* if the mean is at least 1% and the interval excludes 0, and *open* otherwise. `=` holds
-if the interval is within 1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds
+Seeds of two methods have nothing in common, so they are not paired: the 95% interval is Welch's, of the difference of the mean
+logarithms. If it is wider than ±20%, seeds usually end in several places, and no interval describes that: the least and the
+largest difference of two seeds take its place. An order `<` *holds* if the interval excludes 0 and its middle is at most
+-1%; it is *reversed* if it excludes 0 and the middle is at least 1%, and *open* otherwise. `=` holds if the interval is within
+1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds
 find nothing that fits.
 """
 
@@ -12,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from math import exp, inf, log
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 EQUAL = 0.01
-_WIDE = 20  # percent; wider intervals are far from symmetric, so their ends are shown instead of ±
+_WIDE = 20  # percent
 
 Seconds = Mapping[int, float]
 """Seconds by seed; infinite for a placement that does not fit."""
@@ -40,7 +43,7 @@ def mean_text(values: Seconds) -> str:
 
 
 def log_ratio(a: Seconds, b: Seconds) -> tuple[float, float]:
-    """The 95% interval of the mean of log(a / b), seed by seed. A single value of a method stands for all its seeds.
+    """The 95% interval of the mean log(a) minus the mean log(b), or the range over pairs of seeds if it is wide.
 
     It is (inf, inf) or (-inf, -inf) if most seeds of one method find nothing that fits, and all seeds of the other do. If any
     other seeds find nothing, it is (-inf, inf), because the seeds that fit must not decide alone.
@@ -51,18 +54,27 @@ def log_ratio(a: Seconds, b: Seconds) -> tuple[float, float]:
         return (inf, inf) if out[0] else (-inf, -inf)
     if any(lost):
         return -inf, inf
-    if len(a) == 1 or len(b) == 1:
-        logs = [log(x / y) for x in a.values() for y in b.values()]
-    else:
-        logs = [log(a[k] / b[k]) for k in a.keys() & b.keys()]
-    if len(logs) < 2 and not len(a) == len(b) == 1:
-        return -inf, inf
-    mean, half = mean_and_half(logs)
+    one, two = (np.log([*x.values()]) for x in (a, b))
+    mean, half = float(one.mean() - two.mean()), _half(one, two)
+    if 100 * exp(mean) * np.sinh(half) >= _WIDE:
+        return float(one.min() - two.max()), float(one.max() - two.min())
     return mean - half, mean + half
 
 
+def _half(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
+    """Half the width of Welch's 95% interval of the difference of two means; a single value has no variance."""
+    errors = [stats.sem(x) ** 2 if len(x) > 1 and np.ptp(x) > 1e-9 else 0.0 for x in (one, two)]
+    if not any(errors):
+        return 0.0
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(x) - 1) for e, x in zip(errors, (one, two), strict=True) if e)
+    return float(stats.t.ppf(0.975, freedom) * np.sqrt(sum(errors)))
+
+
 def change_text(a: Seconds, b: Seconds) -> str:
-    """By how much `a` differs from `b` in percent, with the 95% interval."""
+    """By how much the geometric mean of `a` differs from that of `b` in percent, with the 95% interval.
+
+    If that is wide, each seed of `a` over the single value of `b`, or the range over pairs of seeds.
+    """
     if all(min(x.values()) == inf for x in (a, b)):
         return "neither fits"
     low, high = log_ratio(a, b)
@@ -71,7 +83,10 @@ def change_text(a: Seconds, b: Seconds) -> str:
     middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
     half = (most - least) / 2
     if half >= _WIDE:
-        return f"{least:+.0f} to {most:+.0f}%"
+        if len({*b.values()}) > 1:
+            return f"{least:+.0f} to {most:+.0f}%"
+        [other] = {*b.values()}
+        return "by seed " + ", ".join(f"{100 * (x / other - 1):+.0f}" for x in sorted(a.values())) + "%"
     # rounding around the middle would hide which side of 0 the ends are on
     if (low < 0 < high) != (abs(middle) < half):
         return f"{least:+.1f} to {most:+.1f}%"
