@@ -11,7 +11,7 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf, isnan, log
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,7 +23,7 @@ from placekit_core import ConfigError
 from placekit_papers.paper_tables import paper_table
 from placekit_papers.quantities import QUANTITIES, quantities
 from placekit_papers.runs import Run, family_pair, over_best_in_training, own_placement, recorded
-from placekit_papers.statistics import Seconds, change_text, judge, order_of_paper
+from placekit_papers.statistics import EQUAL, Seconds, change_text, judge, order_of_paper
 from placekit_papers.texts import fill
 
 PAPERS = Path(__file__).parent / "papers"
@@ -70,6 +70,8 @@ class Comparison(_Data):
         rows: `[program, machine]` pairs, or the name of a list in the paper's `rows`.
         order: first method, sign (see `statistics.judge`; `?` for the order in the paper's table), second method. A method may
             also be a list of methods, each of which is compared, or a `Side`.
+        amounts: for each row, how many percent less the paper's first method takes: the order holds if at least half of that
+            is found (of the logarithm). Empty: any amount will do.
         all_of: one verdict per row: whether the order holds for all second methods.
         each: limits for every seed, instead of an order.
         table: the paper's table, for `?` and `skip_lost`.
@@ -85,6 +87,7 @@ class Comparison(_Data):
     quantity: str = "value"
     table: str = ""
     label: str = ""
+    amounts: list[float] = []
     all_of: bool = False
     skip_lost: bool = False
     tf2017: bool = False
@@ -254,6 +257,7 @@ class _Pair:
     values: tuple[Seconds, Seconds]
     swapped: bool = False
     """The second method is the faster one in the paper, so the order is judged from it to the first."""
+    least: float = EQUAL
 
     @property
     def machine(self) -> str:
@@ -261,7 +265,7 @@ class _Pair:
 
     @property
     def verdict(self) -> str:
-        return judge(self.sign, *(self.values[::-1] if self.swapped else self.values))
+        return judge(self.sign, *(self.values[::-1] if self.swapped else self.values), self.least)
 
 
 class _Comparing:
@@ -295,7 +299,9 @@ class _Comparing:
             values = family_pair(row[0], a.method, b.method)
         else:
             values = self._values(row, suffix, a), self._values(row, suffix, b)
-        return _Pair(suffix, row, a.method, sign, b.method, values, faster != a.method)
+        amounts = self.comparison.amounts
+        least = -log(1 - amounts[self.rows.index(row)] / 100) / 2 if amounts else EQUAL
+        return _Pair(suffix, row, a.method, sign, b.method, values, faster != a.method, least)
 
     def _lost(self, row: tuple[str, str], suffix: str, side: Side) -> bool:
         """Whether a method of the paper's table fits in the paper and not here."""

@@ -100,12 +100,13 @@ def order_of_paper(seconds: Mapping[str, float], a: str, b: str) -> tuple[str, s
     return (a, "=", b) if near else (a, "<", b) if x < y else (b, "<", a)
 
 
-def judge(sign: str, a: Seconds, b: Seconds) -> str:
+def judge(sign: str, a: Seconds, b: Seconds, least: float = EQUAL) -> str:
     """Whether an order of two methods holds here: `holds`, `reversed` or `open`.
 
     Args:
         sign: `<` and `=` as in the module's description. `<=`: at most 1% slower. `>=`: a gain of 1% is excluded.
             `not >`: not shown to be slower. `<= 10%`: at most 10% slower.
+        least: by how much the mean logarithms must differ for `<` to hold.
     """
     low, high = log_ratio(a, b)
     if sign == "=":
@@ -115,7 +116,7 @@ def judge(sign: str, a: Seconds, b: Seconds) -> str:
     middle = low if low == high else (low + high) / 2
     faster, slower = high < 0 and middle <= -EQUAL, low > 0 and middle >= EQUAL
     verdicts = {
-        "<": (faster, slower),
+        "<": (faster and middle <= -least, slower),
         "<=": (not slower and high <= EQUAL, slower),
         ">=": (not faster and low >= -EQUAL, faster),
         "not >": (not slower, slower),
