@@ -96,4 +96,4 @@ def beside_search(runs: str, method: str) -> Counter[str]:
     """In how many rows the default search, with as many evaluations, is ahead of a method (`holds`) or behind (`reversed`)."""
     found = recorded(runs).rows
     places = [(w, c) for w, c, m in found if m == method and (w, c, "portfolio") in found]
-    return Counter(judge("<", *(quantities([runs], *place, m) for m in ("portfolio", method))) for place in places)
+    return Counter(judge("<", quantities([runs], *p, "portfolio"), quantities([runs], *p, method)) for p in places)
