@@ -241,8 +241,10 @@ def _judged(paper: Paper, claim: Claim) -> Judged:
             of[machine].append(verdict)
     if claim.here:
         texts.append(fill(claim.here))
-    verdicts = {m: together(of[m]) for m in MACHINES if m in of}
-    return Judged(claim, {"": (claim.verdict, "")} if claim.verdict else verdicts, "<br>".join(texts))
+    verdicts = {"": (claim.verdict, "")} if claim.verdict else {m: together(of[m]) for m in MACHINES if m in of}
+    said = [f"{machine}: {rows}" for machine, (_, rows) in verdicts.items()] + [rows for _, rows in verdicts.values()]
+    here = [line for text in texts for line in text.split("<br>") if line not in said]  # the verdicts say it, too
+    return Judged(claim, verdicts, "<br>".join(here))
 
 
 @dataclass(frozen=True)
