@@ -1,4 +1,4 @@
-"""The twin of `Placer` in `network.py`: an update of 10 episodes takes a quarter of the time (benchmarks/results/placer.md)."""
+"""The twin of `Placer` in `network.py`: an update takes a fifth of the CPU seconds (benchmarks/results/placer.md)."""
 
 from __future__ import annotations
 

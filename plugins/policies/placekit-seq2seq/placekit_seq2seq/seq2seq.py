@@ -140,7 +140,7 @@ class Seq2Seq(RecurrentPolicy, ReportsKL):
         return memory
 
     def _embedded(self, features: Features) -> Tensor:
-        """[g, F] embeddings of the groups."""
+        """[g, F] embeddings of the groups, section 3.2: type, output shape and adjacency, concatenated."""
         types = self.module.types(torch.from_numpy(features.type_bucket), torch.from_numpy(features.type_share))
         sizes, near = scaled(features.output_bytes), features.adjacency(self.room)
         return torch.cat([types, torch.from_numpy(sizes), torch.from_numpy(near)], dim=1)
