@@ -131,7 +131,7 @@ class Evaluator(ABC):
     def scores(self, measurements: Measurements) -> NDArray[np.float64]:
         """[b] the objective in seconds, or the failing signal where a placement does not fit or failed.
 
-        The failing signal is a large constant (Mirhoseini et al. 2017, §3.2): option `failing_signal_s`.
+        The failing signal is a large constant (Mirhoseini et al. 2017, §3.1): option `failing_signal_s`.
         """
         return np.where(measurements.fits, measurements.value_s, self.failing_signal_s)
 

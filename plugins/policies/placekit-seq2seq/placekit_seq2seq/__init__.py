@@ -19,6 +19,9 @@ class NetworkOptions(TorchOptions):
     type_buckets: int = Field(1024, ge=1, description="number of embeddings; each type's name is hashed to one")
     outputs: int = Field(6, ge=1, description="number of a group's largest output tensors whose sizes are features")
     aligned: bool = Field(True, description="each step of the decoder also reads the encoder's output of that step")
+    engine: Literal["fast", "plain"] = Field(
+        "fast", description="the network as in fast.py, or as in network.py; they differ by rounding and in speed"
+    )
     max_devices: int | None = Field(
         None, ge=1, description="devices to have room for; null: as many as the problems have"
     )

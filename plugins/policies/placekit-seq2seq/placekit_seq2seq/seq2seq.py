@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from placekit_core import PlacekitError, Placements, Problem, ReportsKL, Rollouts
 from placekit_seq2seq import NetworkOptions, Seq2SeqOptions
+from placekit_seq2seq.fast import FastPlacer
 from placekit_seq2seq.features import Features, scaled
 from placekit_seq2seq.network import Memory, Placer, chosen_log_prob, entropy
 
@@ -26,6 +27,7 @@ class RecurrentPolicy(TorchPolicy):
     options: NetworkOptions
     module: Any
     device_parameter = "placer.output.bias"
+    free_options = (*TorchPolicy.free_options, "engine")
 
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
         self._features: WeakKeyDictionary[Problem, Features] = WeakKeyDictionary()
@@ -50,7 +52,8 @@ class RecurrentPolicy(TorchPolicy):
     def placer(self, devices: int, features: int) -> Placer:
         """The sequence-to-sequence network over groups whose embeddings have length `features`."""
         o = self.options
-        return Placer(features, devices, o.hidden, o.attention, o.aligned)
+        network = FastPlacer if o.engine == "fast" else Placer
+        return network(features, devices, o.hidden, o.attention, o.aligned)
 
 
 class Seq2Seq(RecurrentPolicy, ReportsKL):
@@ -137,7 +140,7 @@ class Seq2Seq(RecurrentPolicy, ReportsKL):
         return memory
 
     def _embedded(self, features: Features) -> Tensor:
-        """[g, F] embeddings of the groups."""
+        """[g, F] embeddings of the groups, section 3.2: type, output shape and adjacency, concatenated."""
         types = self.module.types(torch.from_numpy(features.type_bucket), torch.from_numpy(features.type_share))
         sizes, near = scaled(features.output_bytes), features.adjacency(self.room)
         return torch.cat([types, torch.from_numpy(sizes), torch.from_numpy(near)], dim=1)

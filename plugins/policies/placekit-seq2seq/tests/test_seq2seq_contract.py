@@ -23,3 +23,11 @@ class TestUnaligned(LearnablePolicyContract):
     @pytest.fixture
     def make(self):
         return partial(Seq2Seq, **SMALL, aligned=False)
+
+
+class TestPlain(LearnablePolicyContract):
+    short = True
+
+    @pytest.fixture
+    def make(self):
+        return partial(Seq2Seq, **SMALL, engine="plain")

@@ -1,4 +1,4 @@
-"""The network: attention against its formula, and drawing against the replay with autograd."""
+"""The network: drawing against replaying, and the fast twin against the plain network."""
 
 from __future__ import annotations
 
@@ -6,74 +6,20 @@ import numpy as np
 import pytest
 import torch
 from placekit_learn.torch_features import TypeEmbedding
-from placekit_seq2seq import attention
-from placekit_seq2seq.attention import attend, exponential, weights
-from placekit_seq2seq.network import Placer, chosen_log_prob, entropy
+from placekit_seq2seq import fast
+from placekit_seq2seq.fast import FastPlacer
+from placekit_seq2seq.network import Memory, Placer, chosen_log_prob, entropy
 
-M, S, T, A, H = 2, 5, 7, 3, 4
-
-
-def tensors(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
-    """Queries, keys, score, memory."""
-    g = torch.Generator().manual_seed(0)
-    shapes = (M, S, A), (M, T, A), (A,), (M, T, H)
-    return tuple(torch.randn(shape, generator=g, dtype=dtype).requires_grad_() for shape in shapes)
+T = 7
+BOTH = pytest.mark.parametrize("kind", [Placer, FastPlacer])
+ALIGNED = pytest.mark.parametrize("aligned", [True, False])
+MEMORIES = pytest.mark.parametrize("m", [1, 3])
+"""Three episodes of seven places, with one memory for all (m = 1) or one each, in which two places are empty."""
 
 
-def closed() -> torch.Tensor:
-    mask = torch.zeros(M, T, dtype=torch.bool)
-    mask[0, 4:] = True
-    mask[1, 0] = True
-    return mask
-
-
-def by_formula(query, key, score, memory, mask=None):
-    scores = torch.tanh(query[:, :, None] + key[:, None]) @ score
-    return (scores if mask is None else scores.masked_fill(mask[:, None], -torch.inf)).softmax(2) @ memory
-
-
-class TestAttention:
-    def test_weights_add_up_to_one_and_ignore_padding(self) -> None:
-        query, key, score, _ = tensors()
-        w = weights(exponential(query), exponential(key.mT), score, closed())
-        assert w.shape == (M, S, T)
-        torch.testing.assert_close(w.sum(2), torch.ones(M, S, dtype=w.dtype))
-        assert not w.masked_select(closed()[:, None].expand(M, S, T)).any()
-        assert (w > 0).sum() == (~closed()).sum() * S
-
-    @pytest.mark.parametrize("mask", [None, closed()])
-    def test_context_is_that_of_the_formula(self, mask: torch.Tensor | None) -> None:
-        query, key, score, memory = tensors()
-        context = attend(exponential(query), exponential(key.mT), score, memory, mask)
-        assert context.shape == (M, S, H)
-        torch.testing.assert_close(context, by_formula(query, key, score, memory, mask))
-
-    @pytest.mark.parametrize("mask", [None, closed()])
-    @pytest.mark.parametrize("chunk", [1, 2 * M * T * A, 2**19])
-    def test_gradients_are_those_of_the_formula(self, mask, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(attention, "_CHUNK", chunk)
-        inputs = tensors()
-        query, key, score, memory = inputs
-        direction = torch.arange(M * S * H, dtype=torch.float64).view(M, S, H).sin()
-        ours = attend(exponential(query), exponential(key.mT), score, memory, mask)
-        theirs = by_formula(*inputs, mask)
-        pairs = (torch.autograd.grad((c * direction).sum(), inputs) for c in (ours, theirs))
-        for got, expected in zip(*pairs, strict=True):
-            torch.testing.assert_close(got, expected)
-
-    def test_large_queries_and_keys_are_finite(self) -> None:
-        """They count as 20 or -20."""
-        inputs = [(1e3 * t.detach()).requires_grad_() for t in tensors(torch.float32)]
-        query, key, score, memory = inputs
-        context = attend(exponential(query), exponential(key.mT), score, memory)
-        torch.testing.assert_close(context, by_formula(query.clamp(-20, 20), key.clamp(-20, 20), score, memory))
-        for gradient in torch.autograd.grad(context.sum(), inputs):
-            assert torch.isfinite(gradient).all()
-
-
-def a_placer(m: int, aligned: bool):
+def a_placer(m: int, aligned: bool, kind: type[Placer] = Placer) -> tuple[Placer, Memory]:
     torch.manual_seed(0)
-    placer = Placer(5, 4, 8, 3, aligned)
+    placer = kind(5, 4, 8, 3, aligned)
     allowed = np.ones((T, 3), np.bool_)
     allowed[2] = [True, False, False]
     empty = None
@@ -83,9 +29,46 @@ def a_placer(m: int, aligned: bool):
     return placer, placer.encode(torch.randn(m, T, 5), allowed, empty)
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-def test_empty_places_change_nothing(aligned: bool) -> None:
-    placer, memory = a_placer(3, aligned)
+@MEMORIES
+@ALIGNED
+class TestTwins:
+    """The plain network and its twin, for the same episodes."""
+
+    @pytest.mark.parametrize("chunk", [1, 2 * T * 3, 2**19])
+    def test_distributions_and_gradients(self, m: int, aligned: bool, chunk: int, monkeypatch) -> None:
+        monkeypatch.setattr(fast, "_CHUNK", chunk)
+        devices, found = torch.tensor([[0, 1, 0, 2, 2, 1, 0], [1, 2, 0, 0, 1, 2, 0], [2, 0, 0, 1, 0, 1, 1]]), []
+        for kind in (Placer, FastPlacer):
+            placer, memory = a_placer(m, aligned, kind)
+            log_p = placer.log_p(memory, devices)
+            objective = (chosen_log_prob(log_p, devices) * torch.arange(3 * T).view(3, T).sin()).sum()
+            found.append((log_p, *torch.autograd.grad(objective, tuple(placer.parameters()))))
+        for plain, twin in zip(*found, strict=True):
+            torch.testing.assert_close(plain, twin, rtol=1e-5, atol=1e-5)
+
+    def test_most_likely_devices(self, m: int, aligned: bool) -> None:
+        with torch.no_grad():
+            placed = [a_placer(m, aligned, kind) for kind in (Placer, FastPlacer)]
+            plain, twin = (placer.draw(memory, 3, None) for placer, memory in placed)
+        assert torch.equal(plain[0], twin[0])
+        torch.testing.assert_close(plain[1], twin[1], rtol=1e-5, atol=1e-5)
+
+
+def test_large_queries_and_keys_are_finite() -> None:
+    """The twin takes exponentials of them."""
+    placer, memory = a_placer(1, True, FastPlacer)
+    with torch.no_grad():
+        placer.query.weight.mul_(1e3)
+    large = Memory(memory.output, 1e3 * memory.key, memory.state, None, memory.forbidden)
+    log_p = placer.log_p(large, torch.zeros(3, T, dtype=torch.long))
+    for gradient in torch.autograd.grad(log_p[:, :, 0].sum(), tuple(placer.parameters())):
+        assert torch.isfinite(gradient).all()
+
+
+@BOTH
+@ALIGNED
+def test_empty_places_change_nothing(aligned: bool, kind: type[Placer]) -> None:
+    placer, memory = a_placer(3, aligned, kind)
     devices = torch.zeros(3, T, dtype=torch.long)
     other = devices.clone()
     other[1, 3:5] = 2
@@ -94,34 +77,27 @@ def test_empty_places_change_nothing(aligned: bool) -> None:
     assert not torch.allclose(placer.log_p(memory, devices), placer.log_p(memory, other))
 
 
-@pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("m", [1, 3])
-class TestPlacer:
-    """Three episodes of seven places, with one memory for all (m = 1) or one each, in which two places are empty."""
-
-    def test_replay_gives_what_was_drawn_from(self, m: int, aligned: bool) -> None:
-        placer, memory = a_placer(m, aligned)
-        with torch.no_grad():
-            devices, log_p = placer.draw(memory, 3, torch.Generator().manual_seed(1))
-        assert devices.shape == (3, T)
-        again = placer.log_p(memory, devices)
-        assert again.shape == (3, T, 4)
-        torch.testing.assert_close(again, log_p, rtol=1e-5, atol=1e-5)
-        assert torch.isfinite(chosen_log_prob(again, devices)).all()
-        assert (devices[:, 2] == 0).all()
-        assert (devices < 3).all()
-        assert (entropy(again)[:, 2] == 0).all()
-
-    def test_most_likely_without_a_generator(self, m: int, aligned: bool) -> None:
-        placer, memory = a_placer(m, aligned)
-        with torch.no_grad():
-            devices, log_p = placer.draw(memory, 3, None)
-        assert torch.equal(devices, log_p.argmax(2))
+@BOTH
+@ALIGNED
+@MEMORIES
+def test_replay_gives_what_was_drawn_from(m: int, aligned: bool, kind: type[Placer]) -> None:
+    placer, memory = a_placer(m, aligned, kind)
+    with torch.no_grad():
+        devices, log_p = placer.draw(memory, 3, torch.Generator().manual_seed(1))
+    assert devices.shape == (3, T)
+    again = placer.log_p(memory, devices)
+    assert again.shape == (3, T, 4)
+    torch.testing.assert_close(again, log_p, rtol=1e-5, atol=1e-5)
+    assert torch.isfinite(chosen_log_prob(again, devices)).all()
+    assert (devices[:, 2] == 0).all()
+    assert (devices < 3).all()
+    assert (entropy(again)[:, 2] == 0).all()
 
 
-def test_drawn_devices_have_their_probabilities() -> None:
+@BOTH
+def test_drawn_devices_have_their_probabilities(kind: type[Placer]) -> None:
     torch.manual_seed(0)
-    placer = Placer(5, 3, 4, 2, True)
+    placer = kind(5, 3, 4, 2, True)
     with torch.no_grad():
         placer.output.bias.copy_(torch.tensor([0.0, 1.0, -1.0]))
         memory = placer.encode(torch.randn(1, 2, 5), np.ones((2, 3), np.bool_))
