@@ -1,4 +1,8 @@
-"""The policy `placeto` and its trainer `stepwise` (Addanki et al. 2019)."""
+"""The policy `placeto` and its trainer `stepwise` (Addanki et al. 2019).
+
+Beside the paper, read `paper.py` (the network, section 2.2), `placeto.py` (the decision process, 2.1) and `stepwise.py`
+(rewards and baseline, 2.1 and 2.3). `per_device.py` and `state.py` are the default network, which is ours.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +23,7 @@ class PlacetoOptions(TorchOptions):
     """Options of policy `placeto`."""
 
     size: int = Field(16, ge=1, description="length of an embedding, and units of the hidden layers of f, g, l and h")
-    rounds: int = Field(
-        8, ge=0, description="rounds of messages (k); 0: none, the ablation `placeto_simple_partitioner`"
-    )
+    rounds: int = Field(8, ge=0, description="rounds of messages (k); 0: none, as in `placeto_simple_partitioner`")
     head: Literal["per_device", "paper"] = Field(
         "per_device",
         description="scores each device by the groups that are on it, for any number of devices; or the paper's, which sees"
@@ -35,7 +37,7 @@ class PlacetoOptions(TorchOptions):
     pooling: Literal["sets", "graph"] = Field(
         "sets",
         description="what the head sees: the current group, and sums over the groups before it, after it and beside it; or"
-        " one sum over all groups, the ablation `placeto_simple_aggregator`",
+        " one sum over all groups, as in `placeto_simple_aggregator`",
     )
     sums: Literal["scaled", "plain"] = Field(
         "scaled",

@@ -1,11 +1,22 @@
-"""The paper's network (section 2.2 of Addanki et al. 2019): `policy.head=paper`. It sees devices as features of the groups.
+"""The network of Addanki et al. 2019, section 2.2, in plain torch (`policy.head=paper`, preset `placeto_paper`).
 
-Shapes: n states, g groups, D devices that the network has room for, H numbers of an embedding, T steps of an episode.
+Each step of an episode computes, for the current group v:
+
+1. the features x of each group: its run time, the bytes of its outputs, its present device, whether it is v, and
+   whether it was visited (figure 3a);
+2. k rounds of messages, top-down and bottom-up with parameters of their own (figure 3b):
+   x_v(i+1) = g(sum over v's neighbours u of f(x_u(i)));
+3. summaries of the groups that reach v, of those that v reaches, and of the others (figure 3c):
+   h_i(sum over u in S_i(v) of l_i(x_u));
+4. from x_v and the three summaries, the probabilities of the devices (figure 3d).
+
+`per_device.py` has the default network, which is ours. Shapes: n states, g groups, D devices that the network has room
+for, H numbers of an embedding, T steps of an episode.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, one_hot
 from torch.utils.checkpoint import checkpoint
-from torch_geometric.nn import MessagePassing
 
 from placekit_placeto.arrays import SLOPE, STATIC, Episodes, Groups, Rules
 from placekit_placeto.per_device import LAST_LAYER_SCALE, draw_devices
@@ -22,71 +32,25 @@ from placekit_placeto.prepared import as_matrix
 FLAGS = 2
 """Number of features that depend on the step: whether the group is the current one, and whether it was visited."""
 SETS = 3
-"""Groups that reach the current one, groups that it reaches, and the others: the paper's pooling (figure 2)."""
+"""Groups that reach the current one, groups that it reaches, and the others: S_parents, S_children and S_parallel."""
 _LARGEST_ARRAY = 2_000_000  # most numbers in an array; steps are split into parts to stay below
 
 
-class PaperInput:
-    """A problem as the tensors that the network reads."""
-
-    def __init__(self, groups: Groups, rules: Rules) -> None:
-        g = len(groups.static)
-        self.static, self.allowed = torch.from_numpy(groups.static), torch.from_numpy(groups.allowed)
-        self.share, self.pooled_share = torch.from_numpy(groups.share), groups.pooled_share
-        self.edges = [
-            torch.stack(
-                [
-                    torch.from_numpy(groups.neighbour[d]),
-                    torch.repeat_interleave(torch.from_numpy(np.diff(groups.pointer[d]))),
-                ]
-            )
-            for d in range(2)
-        ]
-        before, after = (as_matrix(bits, g) for bits in (groups.before, groups.after))
-        everything = np.ones((g, g), np.bool_)
-        sets = (before, after, ~before & ~after & ~np.eye(g, dtype=np.bool_))
-        if rules.whole:  # one sum over all groups, the ablation of table 3
-            sets = (everything, ~everything, ~everything)
-        self.sets = torch.from_numpy(np.stack(sets, axis=1).astype(np.float32))  # [g, SETS, g]
-
-
-class Messages(MessagePassing):  # type: ignore[misc]  # torch-geometric has no types
-    """One round of messages in one direction: g(sum over neighbours of f(x)) (section 2.2, step 2)."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="add", node_dim=-2)
-
-    def forward(self, x: Tensor, edges: Tensor, share: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """[n, g, H]; `share` [g] is a factor on the sums, `weight` [4, H, H] and `bias` [4, H] are those of f and g."""
-        f = _dense(x, (weight[0], bias[0]), (weight[1], bias[1]))
-        total = share[:, None] * self.propagate(edges, x=f)
-        return _dense(total, (weight[2], bias[2]), (weight[3], bias[3]))
-
-    def message(self, x_j: Tensor) -> Tensor:
-        """The message of each neighbour: its f(x)."""
-        return x_j
-
-
 class PaperNetwork(nn.Module):
-    """Embeddings by messages along the graph and against it, sums of these over three sets of groups, and a head."""
+    """Section 2.2: messages with f and g, summaries with l and h, and a policy network for the devices."""
 
     def __init__(self, size: int, rounds: int, devices: int, rules: Rules) -> None:
         super().__init__()
         h, d = size, devices
-        self.devices, self.rounds, self.rules, self.messages = devices, rounds, rules, Messages()
-        shapes = {
-            "embed": (STATIC + d + FLAGS, h), "embed_bias": (h,),
-            "message": (2, 4, h, h), "message_bias": (2, 4, h),  # of each direction: f's two layers, g's two layers
-            "pool_in": (SETS, 2 * h, h), "pool": (SETS, 3, h, h), "pool_bias": (SETS, 4, h),  # of each set: l, then h
-            "head_in": (5 * h, 10 * h), "head_in_bias": (10 * h,), "head": (10 * h, 5 * h), "head_bias": (5 * h,),
-            "head_out": (5 * h, d), "head_out_bias": (d,),
-        }  # fmt: skip
-        for name, shape in shapes.items():
-            if name.endswith("bias"):
-                values = torch.zeros(shape)
-            else:
-                values = torch.randn(shape) * (LAST_LAYER_SCALE if name == "head_out" else 1.0) / shape[-2] ** 0.5
-            self.register_parameter(name, nn.Parameter(values))
+        self.devices, self.k, self.rules = devices, rounds, rules
+        self.embed, self.embed_bias = _normal(STATIC + d + FLAGS, h), _zeros(h)
+        # of each direction: f's two layers, then g's
+        self.message, self.message_bias = _normal(2, 4, h, h), _zeros(2, 4, h)
+        # of each set: l's two layers, then h's; `pool_in` is l's first one
+        self.pool_in, self.pool, self.pool_bias = _normal(SETS, 2 * h, h), _normal(SETS, 3, h, h), _zeros(SETS, 4, h)
+        self.head_in, self.head_in_bias = _normal(5 * h, 10 * h), _zeros(10 * h)
+        self.head, self.head_bias = _normal(10 * h, 5 * h), _zeros(5 * h)
+        self.head_out, self.head_out_bias = _normal(5 * h, d, scale=LAST_LAYER_SCALE), _zeros(d)
 
     def log_p(self, q: PaperInput, device: Tensor, visited: Tensor, current: Tensor) -> Tensor:
         """[n, D] log-probabilities of the devices of the groups `current` [n], in n states.
@@ -97,31 +61,52 @@ class PaperNetwork(nn.Module):
             visited: [n, g] whether the episode has placed the group in this visit.
             current: [n] the group that is placed now.
         """
-        p: Any = self
+        features = self.features(q, device, visited, current)
+        x = torch.cat([self.messages(features, q, direction) for direction in range(2)], dim=2)  # [n, g, 2H]
+        x_v = x[torch.arange(len(x)), current]
+        seen = [torch.zeros_like(x_v) if self.rules.whole else x_v]
+        seen += [self.summary(x, q, current, i) for i in range(SETS)]
+        head = perceptron(
+            (self.head_in, self.head_in_bias), (self.head, self.head_bias), (self.head_out, self.head_out_bias)
+        )
+        return head(torch.cat(seen, dim=1)).masked_fill(~q.allowed[current], -torch.inf).log_softmax(dim=1)
+
+    def features(self, q: PaperInput, device: Tensor, visited: Tensor, current: Tensor) -> Tensor:
+        """[n, g, H] step 1: the groups' features, and a layer of ours that makes them as long as an embedding."""
         n, g = device.shape
-        rows = torch.arange(n)
         now = torch.zeros(n, g)
-        now[rows, current] = 1.0
+        now[torch.arange(n), current] = 1.0
         placed = one_hot(device, self.devices).float()
-        x = torch.cat([q.static.expand(n, -1, -1), placed, now[:, :, None], visited.float()[:, :, None]], dim=2)
-        first = leaky_relu(x @ p.embed + p.embed_bias, SLOPE)
-        ends = []
-        for d in range(2):
-            x = first
-            for _ in range(self.rounds):
-                x = self.messages(x, q.edges[d], q.share[d], p.message[d], p.message_bias[d])
-                if self.rules.residual:
-                    x = x + first
-            ends.append(x)
-        both = torch.cat(ends, dim=2)  # [n, g, 2H]
-        own = both[rows, current]
-        seen = [torch.zeros_like(own) if self.rules.whole else own]
-        for i in range(SETS):
-            each = _dense(both, (p.pool_in[i], p.pool_bias[i, 0]), (p.pool[i, 0], p.pool_bias[i, 1]))
-            total = q.pooled_share * (q.sets[current, i][:, None, :] @ each)[:, 0]
-            seen.append(_dense(total, (p.pool[i, 1], p.pool_bias[i, 2]), (p.pool[i, 2], p.pool_bias[i, 3])))
-        head = ((p.head_in, p.head_in_bias), (p.head, p.head_bias), (p.head_out, p.head_out_bias))
-        return _dense(torch.cat(seen, dim=1), *head).masked_fill(~q.allowed[current], -torch.inf).log_softmax(dim=1)
+        raw = torch.cat([q.static.expand(n, -1, -1), placed, now[:, :, None], visited.float()[:, :, None]], dim=2)
+        return leaky_relu(raw @ self.embed + self.embed_bias, SLOPE)
+
+    def messages(self, features: Tensor, q: PaperInput, direction: int) -> Tensor:
+        """[n, g, H] step 2: embeddings after k rounds of messages, top-down (0) or bottom-up (1)."""
+        f, g = self.message_networks(direction)
+        (sender, receiver), share = q.edges[direction], q.share[direction]
+        x = features
+        for _ in range(self.k):
+            received = torch.zeros_like(x).index_add(-2, receiver, f(x).index_select(-2, sender))
+            x = g(share[:, None] * received)
+            if self.rules.residual:
+                x = x + features
+        return x
+
+    def summary(self, x: Tensor, q: PaperInput, current: Tensor, i: int) -> Tensor:
+        """[n, H] step 3: the summary of the set S_i of each current group."""
+        l_i, h_i = self.summary_networks(i)
+        total = (q.sets[current, i][:, None, :] @ l_i(x))[:, 0]
+        return h_i(q.pooled_share * total)
+
+    def message_networks(self, direction: int) -> tuple[Perceptron, Perceptron]:
+        """f and g of a direction."""
+        layers = list(zip(self.message[direction], self.message_bias[direction], strict=True))
+        return perceptron(*layers[:2]), perceptron(*layers[2:])
+
+    def summary_networks(self, i: int) -> tuple[Perceptron, Perceptron]:
+        """l and h of a set of groups."""
+        layers = list(zip([self.pool_in[i], *self.pool[i]], self.pool_bias[i], strict=True))
+        return perceptron(*layers[:2]), perceptron(*layers[2:])
 
     def walk(self, q: PaperInput, e: Episodes, explore: bool) -> None:
         """Run the episodes step by step, all of them together; fills their `device` and `log_p`."""
@@ -142,11 +127,58 @@ class PaperNetwork(nn.Module):
         states = _states(e)
         n, steps, g = states[0].shape
         flat = [torch.from_numpy(x).flatten(0, 1) for x in (*states, e.order.astype(np.int64))]
-        size = max(1, _LARGEST_ARRAY // (g * self.get_parameter("embed").shape[1]))
+        size = max(1, _LARGEST_ARRAY // (g * self.embed.shape[1]))
         parts = zip(*(torch.split(x, size) for x in flat), strict=True)
         # checkpoint recomputes each part in the backward pass: an autograd graph of all states would take gigabytes
         found = [checkpoint(self.log_p, q, *part, use_reentrant=False) for part in parts]
         return torch.cat(found).reshape(n, steps, self.devices)
+
+
+class PaperInput:
+    """A problem as the tensors that the network reads."""
+
+    def __init__(self, groups: Groups, rules: Rules) -> None:
+        g = len(groups.static)
+        self.static, self.allowed = torch.from_numpy(groups.static), torch.from_numpy(groups.allowed)
+        self.share, self.pooled_share = torch.from_numpy(groups.share), groups.pooled_share
+        self.edges = [
+            (
+                torch.from_numpy(groups.neighbour[d]),
+                torch.repeat_interleave(torch.from_numpy(np.diff(groups.pointer[d]))),
+            )
+            for d in range(2)
+        ]
+        before, after = (as_matrix(bits, g) for bits in (groups.before, groups.after))
+        everything = np.ones((g, g), np.bool_)
+        sets = (before, after, ~before & ~after & ~np.eye(g, dtype=np.bool_))
+        if rules.whole:  # one sum over all groups, the simple aggregator of section 4.3
+            sets = (everything, ~everything, ~everything)
+        self.sets = torch.from_numpy(np.stack(sets, axis=1).astype(np.float32))  # [g, SETS, g]
+
+
+Perceptron = Callable[[Tensor], Tensor]
+
+
+def _normal(*shape: int, scale: float = 1.0) -> nn.Parameter:
+    """Initial weights; the last two sizes are those of a layer's inputs and outputs."""
+    return nn.Parameter(torch.randn(shape) * scale / shape[-2] ** 0.5)
+
+
+def _zeros(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape))
+
+
+def perceptron(*layers: tuple[Tensor, Tensor]) -> Perceptron:
+    """A multilayer perceptron of dense layers (weight, bias), with LeakyReLU between them."""
+
+    def output(x: Tensor) -> Tensor:
+        for i, (weight, bias) in enumerate(layers):
+            x = x @ weight + bias
+            if i + 1 < len(layers):
+                x = leaky_relu(x, SLOPE)
+        return x
+
+    return output
 
 
 def _states(e: Episodes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -160,12 +192,3 @@ def _states(e: Episodes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         device[:, t], visited[:, t] = now, seen
         now[rows, e.order[:, t]], seen[rows, e.order[:, t]] = e.device[:, t], True
     return device, visited
-
-
-def _dense(x: Tensor, *layers: tuple[Tensor, Tensor]) -> Tensor:
-    """Dense layers, with LeakyReLU between them."""
-    for i, (weight, bias) in enumerate(layers):
-        x = x @ weight + bias
-        if i + 1 < len(layers):
-            x = leaky_relu(x, SLOPE)
-    return x

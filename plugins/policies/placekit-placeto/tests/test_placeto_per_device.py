@@ -22,8 +22,8 @@ NETWORKS = {
     "placeto": {},
     "no residual, plain sums": {"residual": False, "sums": "plain", "rounds": 2},
     "no schedule": {"schedule": False},
-    "simple partitioner": {"rounds": 0},
-    "simple aggregator": {"pooling": "graph", "rounds": 0},
+    "no messages": {"rounds": 0},
+    "one sum over all groups": {"pooling": "graph", "rounds": 0},
     "several visits": {"visits": 2, "order": "random"},
 }
 

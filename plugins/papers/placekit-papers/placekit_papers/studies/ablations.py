@@ -1,4 +1,8 @@
-"""Placeto's network without some parts, trained on a family and tested on unseen graphs (Addanki et al. 2019, section 4.3)."""
+"""Placeto's default network without some parts, trained on a family, tested on unseen graphs (Addanki et al. 2019, 4.3).
+
+The presets `placeto_simple_aggregator` and `placeto_simple_partitioner` take the same parts from the paper's
+network.
+"""
 
 from __future__ import annotations
 
