@@ -1,7 +1,8 @@
 """The dynamic program of Tarnawski et al. (NeurIPS 2020, section 5) for graphs in the format of `msr`, in plain Python.
 
-It imports nothing of placekit. Sets are integers with a bit for each class: the nodes of one colour, or of several colours on a
-cycle. Classes of backward nodes only have an artificial forward node, whose edges mirror the backward ones (their appendix).
+It imports nothing of placekit. A class is the nodes of one colour, or of several colours on a cycle; a set of classes is an
+integer with one bit for each. A class without forward nodes gets an artificial one, whose edges mirror the backward ones (their
+appendix).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ VERDICTS = ("holds", "partly", "contradicted", "open", "not done")
 TF2017 = "_tf2017"
 """Suffix of machines as TensorFlow of 2017 seems to have used them: with slow links and less memory."""
 MACHINES = ("data sheets", "tf2017", "")
-"""What verdicts are about: machines by their data sheets, those with suffix `TF2017`, or none of the two."""
+"""A claim has a verdict for machines by their data sheets, and one for machines with suffix `TF2017`; `""`: for neither."""
 _START = 1.5  # seconds that a run of a sweep takes to start
 _MANY = 6  # with more pairs, only the number that holds is shown
 

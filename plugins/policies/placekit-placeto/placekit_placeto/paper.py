@@ -160,7 +160,7 @@ Perceptron = Callable[[Tensor], Tensor]
 
 
 def _normal(*shape: int, scale: float = 1.0) -> nn.Parameter:
-    """Initial weights; the last two sizes are those of a layer's inputs and outputs."""
+    """Initial weights of layers: `shape` ends with the numbers of inputs and outputs."""
     return nn.Parameter(torch.randn(shape) * scale / shape[-2] ** 0.5)
 
 

@@ -1,7 +1,7 @@
 """The default network, which is ours: it scores each device by what is on it (`policy.head=per_device`).
 
-Embeddings are those of section 2.2 (f, g, l and h as in `paper.py`), but without devices and flags among the features:
-they are the same for all steps and episodes, and computed once. The placement enters by the sums: for each device and
+As in section 2.2, networks f, g, l and h (`paper.py`) turn features into embeddings. Here no feature depends on the
+placement or the step, so the embeddings of a graph are computed once. The placement enters by the sums: for each device and
 set of groups, the outputs of l are summed over the groups of the set that are on the device (`state.py`). The same head
 scores each device from its own sums, so it works for any number of devices, in any order.
 """

@@ -414,7 +414,7 @@ def profile(tmp_path: Path) -> str:
 
 
 def test_a_plan_of_measured_layers(profile: str) -> None:
-    """The CPU was not measured; micro-batches are those that all kinds were measured with."""
+    """The CPU need not be measured. Micro-batches have the sizes that were measured on all kinds."""
     found = plan(profile, f"{FAST} + {SLOW} + 64GB ddr5-5600", batch=12, kinds="{fast: fast, old: slow}")
     assert found.steps.model.sizes == (2, 4)
     assert found.one is not None
