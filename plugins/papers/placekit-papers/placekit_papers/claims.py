@@ -242,6 +242,10 @@ def _judged(paper: Paper, claim: Claim) -> Judged:
     if claim.here:
         texts.append(fill(claim.here))
     verdicts = {"": (claim.verdict, "")} if claim.verdict else {m: together(of[m]) for m in MACHINES if m in of}
+    if not verdicts:
+        raise ConfigError(
+            f"no run decides the claim {claim.paper!r}", "give it a verdict, or a comparison that is judged"
+        )
     said = [f"{machine}: {rows}" for machine, (_, rows) in verdicts.items()] + [rows for _, rows in verdicts.values()]
     here = [line for text in texts for line in text.split("<br>") if line not in said]  # the verdicts say it, too
     return Judged(claim, verdicts, "<br>".join(here))
@@ -302,7 +306,7 @@ class _Comparing:
         else:
             values = self._values(row, suffix, a), self._values(row, suffix, b)
         amounts = self.comparison.amounts
-        least = -log(1 - amounts[self.rows.index(row)] / 100) / 2 if amounts else EQUAL
+        least = -log(1 - dict(zip(self.rows, amounts, strict=True))[row] / 100) / 2 if amounts else EQUAL
         return _Pair(suffix, row, a.method, sign, b.method, values, faster != a.method, least)
 
     def _lost(self, row: tuple[str, str], suffix: str, side: Side) -> bool:
@@ -367,7 +371,7 @@ class _Comparing:
     def _pairs_text(self, suffix: str) -> str:
         pairs = [pair for pair in self.pairs if pair.suffix == suffix]
         if self.comparison.all_of or len(pairs) > _MANY:
-            of = [verdict for machine, verdict in self.verdicts() if machine == pairs[0].machine]
+            of = [verdict for machine, verdict in self.verdicts() if machine in {pair.machine for pair in pairs}]
             return f"in {of.count('holds')} of {len(of)} rows"
         several = len({pair.second for pair in pairs}) > 1 or len({pair.first for pair in pairs}) > 1
         return ", ".join(

@@ -1,10 +1,10 @@
 """Compares two methods: by how much their geometric means over the seeds differ, and whether an order of the two holds.
 
-Seeds of two methods have nothing in common, so they are not paired: the 95% interval is Welch's, of the difference of the mean
-logarithms. If it is wider than ±20%, seeds usually end in several places, and no interval describes that: the least and the
-largest difference of two seeds take its place. An order `<` *holds* if the interval excludes 0 and its middle is at most
--1%; it is *reversed* if it excludes 0 and the middle is at least 1%, and *open* otherwise. `=` holds if the interval is within
-1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds
+Seeds of two methods have nothing in common, so they are not paired: the 95% interval is Welch's, of the difference of the
+mean logarithms. If it is wider than ±20%, seeds usually end in several places. Such an interval says little, and is widened
+to the least and the largest difference of two seeds. An order `<` *holds* if the interval excludes 0 and the difference is
+at most -1%; it is *reversed* if the interval excludes 0 and the difference is at least 1%, and *open* otherwise. `=` holds
+if the interval is within 1%. A placement that does not fit takes infinitely long; a method does not fit if most of its seeds
 find nothing that fits.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp, inf, log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,23 +43,33 @@ def mean_text(values: Seconds) -> str:
     return f"{mean:.3g}" + (f" ± {half:.1g}" if half else "") + some
 
 
-def log_ratio(a: Seconds, b: Seconds) -> tuple[float, float]:
-    """The 95% interval of the mean log(a) minus the mean log(b), or the range over pairs of seeds if it is wide.
+class Change(NamedTuple):
+    """The mean log(a) minus the mean log(b), and its interval; `spread` if that reaches to all differences of two seeds."""
 
-    It is (inf, inf) or (-inf, -inf) if most seeds of one method find nothing that fits, and all seeds of the other do. If any
-    other seeds find nothing, it is (-inf, inf), because the seeds that fit must not decide alone.
+    low: float
+    mean: float
+    high: float
+    spread: bool = False
+
+
+def log_ratio(a: Seconds, b: Seconds) -> Change:
+    """By how much two methods differ.
+
+    All three numbers are inf or -inf if most seeds of one method find nothing that fits, and all seeds of the other do. If any
+    other seeds find nothing, the interval is (-inf, inf), because the seeds that fit must not decide alone.
     """
     lost = [sum(v == inf for v in x.values()) for x in (a, b)]
     out = [n > len(x) / 2 for n, x in zip(lost, (a, b), strict=True)]
     if out[0] != out[1] and not lost[out.index(False)]:
-        return (inf, inf) if out[0] else (-inf, -inf)
+        return Change(inf, inf, inf) if out[0] else Change(-inf, -inf, -inf)
     if any(lost):
-        return -inf, inf
+        return Change(-inf, 0.0, inf)
     one, two = (np.log([*x.values()]) for x in (a, b))
     mean, half = float(one.mean() - two.mean()), _half(one, two)
-    if 100 * exp(mean) * np.sinh(half) >= _WIDE:
-        return float(one.min() - two.max()), float(one.max() - two.min())
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    if 100 * np.sinh(half) < _WIDE:
+        return Change(low, mean, high)
+    return Change(min(low, float(one.min() - two.max())), mean, max(high, float(one.max() - two.min())), True)
 
 
 def _half(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
@@ -73,16 +84,16 @@ def _half(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
 def change_text(a: Seconds, b: Seconds) -> str:
     """By how much the geometric mean of `a` differs from that of `b` in percent, with the 95% interval.
 
-    If that is wide, each seed of `a` over the single value of `b`, or the range over pairs of seeds.
+    If seeds spread, each seed of `a` over the single value of `b`, or the range of all differences.
     """
     if all(min(x.values()) == inf for x in (a, b)):
         return "neither fits"
-    low, high = log_ratio(a, b)
+    low, mean, high, spread = log_ratio(a, b)
     if inf in (abs(low), abs(high)):
         return "not known" if low != high else "only it fits" if low < 0 else "does not fit"
-    middle, least, most = (100 * (exp(x) - 1) for x in ((low + high) / 2, low, high))
+    middle, least, most = (100 * (exp(x) - 1) for x in (mean, low, high))
     half = (most - least) / 2
-    if half >= _WIDE:
+    if spread:
         if len({*b.values()}) > 1:
             return f"{least:+.0f} to {most:+.0f}%"
         [other] = {*b.values()}
@@ -108,12 +119,11 @@ def judge(sign: str, a: Seconds, b: Seconds, least: float = EQUAL) -> str:
             `not >`: not shown to be slower. `<= 10%`: at most 10% slower.
         least: by how much the mean logarithms must differ for `<` to hold.
     """
-    low, high = log_ratio(a, b)
+    low, middle, high, _ = log_ratio(a, b)
     if sign == "=":
         return "holds" if low >= -EQUAL and high <= EQUAL else "reversed" if low > EQUAL or high < -EQUAL else "open"
     if sign == "<= 10%":
         return "holds" if high <= log(1.1) else "reversed" if low > log(1.1) else "open"
-    middle = low if low == high else (low + high) / 2
     faster, slower = high < 0 and middle <= -EQUAL, low > 0 and middle >= EQUAL
     verdicts = {
         "<": (faster and middle <= -least, slower),

@@ -16,7 +16,7 @@ from placekit_papers.claims import NAMES, VERDICTS, Item, count, load_paper, tog
 from placekit_papers.command import item_table
 from placekit_papers.paper_tables import by_place, orders, paper_table
 from placekit_papers.runs import DATA, Run, Runs, read_runs, runs_in, write_runs
-from placekit_papers.statistics import change_text, judge, mean_text
+from placekit_papers.statistics import change_text, judge, log_ratio, mean_text
 from placekit_papers.texts import fill
 from placekit_testing.speed import mostly_slow
 
@@ -123,10 +123,14 @@ def test_seeds_that_find_nothing_do_not_decide() -> None:
 
 def test_seeds_in_two_places_are_shown() -> None:
     """No interval describes them, and an order holds only if it does for all seeds."""
-    two = {0: 1.0, 1: 1.0, 2: 3.0, 3: 3.0}
-    assert change_text(two, {0: 1.0}) == "by seed +0, +0, +200, +200%"
-    assert change_text(two, {0: 1.0, 1: 2.0}) == "-50 to +200%"
-    assert (judge("<", {0: 1.0}, two), judge("<", {0: 0.9}, two)) == ("open", "holds")
+    two = dict(enumerate([1.0, 1.0, 1.0, 3.0, 3.0, 3.0]))
+    assert change_text(two, {0: 1.0}) == "by seed +0, +0, +0, +200, +200, +200%"
+    assert change_text(two, dict(enumerate([1.0, 1.0, 1.0, 2.0, 2.0, 2.0]))) == "-50 to +200%"
+    assert judge("<", {0: 1.0}, two) == "open"
+    assert judge("<", {0: 0.1}, two) == "holds"
+    there, back = log_ratio(two, SLOW), log_ratio(SLOW, two)
+    assert there.spread
+    assert there == pytest.approx((-back.high, -back.mean, -back.low, True)), "whichever method comes first"
 
 
 def test_verdicts_on_several_rows() -> None:

@@ -33,7 +33,7 @@ FLAGS = 2
 """Number of features that depend on the step: whether the group is the current one, and whether it was visited."""
 SETS = 3
 """Groups that reach the current one, groups that it reaches, and the others: S_parents, S_children and S_parallel."""
-_LARGEST_ARRAY = 2_000_000  # most numbers in an array; steps are split into parts to stay below
+_LARGEST_ARRAY = 2_000_000  # about the most numbers in an array; steps are split into parts to stay below
 
 
 class PaperNetwork(nn.Module):

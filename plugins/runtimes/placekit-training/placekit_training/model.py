@@ -24,7 +24,8 @@ def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Gra
     """The graph for a batch of `rows`, from those for `at[0]` and `at[1]` rows; None if their operations differ.
 
     Bytes and arithmetic of an operation are affine in the rows of the batch: one part for parameters, one for each row. If a
-    tensor has two dimensions that grow, as that of a loss over all pairs of rows, they are not, and there is no such graph.
+    tensor has two dimensions that grow, as in a loss over all pairs of rows, they are not, and there is no such graph. (One
+    dimension that grows with the square of the rows, as that of `torch.pdist`, is not noticed.)
     """
     labels = ("op_type", "op_class", "dtype", "module")
     if (

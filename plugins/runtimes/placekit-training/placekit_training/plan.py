@@ -148,10 +148,13 @@ class TrainingPlan:
     def accuracy(self) -> str:
         """How far published steps like the recommended one are from such predictions."""
         used = self.best.strategy.devices
-        if len({self.cluster.device_kind[d] for d in used}) > 1 or len(used) == 1 or self.steps.model.sizes:
+        kinds = {self.cluster.device_kind[d] for d in used}
+        if len(kinds) > 1 or not 2 <= len(used) <= 8 or self.steps.model.sizes:
+            return "no published step is like this one"
+        if self.cluster.kinds[kinds.pop()].type != "gpu":
             return "no published step is like this one"
         steps, error = PUBLISHED
-        return f"nine of ten of {steps} published steps on several equal GPUs are within {error:.0%}"
+        return f"nine of ten of {steps} published steps on two to eight A100s are within {error:.0%}"
 
 
 def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
@@ -192,10 +195,10 @@ def _check_rows(model: Model, batch: int) -> None:
     few, many = (model.program(rows).graph for rows in TRACED)
     for op in np.flatnonzero(few.op_type.is_value("input")).tolist():
         shapes = [graph.shape(int(np.flatnonzero(graph.tensor_producer == op)[0])) for graph in (few, many)]
-        if shapes[0] == shapes[1] and shapes[0][:1] == (batch,):
+        if batch > 1 and shapes[0] == shapes[1] and shapes[0][:1] == (batch,):
             raise PlacekitError(
-                f"the first dimension of {few.op_name[op]} is {batch} in every batch, as if it had the rows of this one",
-                "scripts would divide it: give it a first dimension of 1, as mask[None] has, or plan another batch",
+                f"{few.op_name[op]} has {batch} rows in every batch, and scripts would take them for rows of the batch",
+                "give it a first dimension of 1, as mask[None] has, or plan another batch",
             )
         if shapes[0] != shapes[1] and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in TRACED):
             raise PlacekitError(
@@ -221,7 +224,7 @@ def _commands(devices: Sequence[int], cluster: Cluster, box: Sequence[int]) -> l
     parts = [list(own) for _, own in groupby(devices, lambda d: box[d])]
     if len(parts) > len({box[d] for d in devices}):
         return [
-            "# no line for SCRIPT.py: torchrun numbers ranks box by box, but a copy's stages return to a box that they left"
+            "# no line for SCRIPT.py: torchrun numbers ranks box by box, which does not fit the order of the stages"
         ]
     lines = []
     for number, own in enumerate(parts):
@@ -279,6 +282,8 @@ def plan(
     """
     registry = registry or installed()
     o = _checked(options)
+    if model.endswith(".py"):
+        raise ImporterError(f"{model} names no function", f"name the one that makes the step: {model}:make")
     _refuse_unread(model, o)
     cluster = described_machine(machine, registry)
     try:
@@ -321,8 +326,6 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     """The step of `FILE.py:make`, or of a profile."""
     if PYTHON in target:
         return _traced(target, o, registry)
-    if target.endswith(".py"):
-        raise ImporterError(f"{target} names no function", f"name the one that makes the step: {target}:make")
     from placekit_formats import ProfileOptions
     from placekit_formats.profile_files import read_rows
 
