@@ -24,5 +24,6 @@ def placekit_policies() -> list[PolicyComponent]:
             config=MyMethodOptions,
             target="placekit_my_method.my_method:MyMethod",
             trainer="ppo",
+            trainer_options={"samples": 20},
         )
     ]
