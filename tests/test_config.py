@@ -147,3 +147,16 @@ def test_a_dict_takes_new_keys_without_a_plus(option: str) -> None:
 def test_validate_names_what_is_wrong(changes: dict, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         validate(minimal(**changes))
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ({"name": "auto"}, {"baseline": "batch", "learning_rate": 3e-4}),
+        ({"name": "ppo", "learning_rate": 0.1}, {"baseline": "batch", "learning_rate": 0.1, "epochs": 4}),
+        ({"name": "reinforce"}, {"baseline": "average", "learning_rate": 3e-3}),  # not its own
+    ],
+)
+def test_a_policy_sets_options_of_its_own_trainer(trainer: dict[str, Any], expected: dict[str, Any]) -> None:
+    found = validate(minimal(policy={"name": "gdp"}, trainer=trainer)).trainer
+    assert {name: found.get(name) for name in expected} == expected

@@ -82,7 +82,9 @@ def _choice(group: str, name: str, registry: Registry, folders: Sequence[Path] =
         own = {key if key.partition("=")[0] in known else f"{group}.{key}": t for key, t in short.items()}
         yield from _rows(own, "    ")
         if trainer := registry.own_trainer(name) if group == "policy" else "":
-            yield wrapped(f"its own trainer: {trainer} (trainer={trainer} --help)", " " * 6, "    ")
+            set_here = " ".join(_flat("trainer.", registry.own_trainer_options(name)))
+            text = f"its own trainer: {trainer} (trainer={trainer} --help)" + (set_here and f", with {set_here}")
+            yield wrapped(text, " " * 6, "    ")
         if component.paper:
             yield wrapped(f"paper: {component.paper}", " " * 6, "    ")
     else:

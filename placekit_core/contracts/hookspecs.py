@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +52,14 @@ class PolicyComponent(Component):
 
     Attributes:
         trainer: for a learnable policy, the trainer that `trainer: auto` takes.
+        trainer_options: values that replace the defaults of that trainer's options, whether a user names the trainer or not.
         baseline: show the placement of this policy beside the result of every run. With default options, such a policy
             returns the same placement in every run, needs little time and few evaluations, and raises NotApplicable for a
             program or machine that it was not made for.
     """
 
     trainer: str = ""
+    trainer_options: Mapping[str, Any] = field(default_factory=dict)
     baseline: bool = False
 
 

@@ -122,6 +122,10 @@ def assemble(request: Request, registry: Registry) -> Assembly:
         config = RunConfig.model_validate(data)
     except ValidationError as e:
         raise ConfigError(*explain(e, RunConfig)) from None
+    policy, trainer = str(config.policy.get("name")), config.trainer.get("name")
+    if "trainer" not in objects and trainer in (AUTO, registry.own_trainer(policy)):
+        options = {"name": trainer, **registry.own_trainer_options(policy), **config.trainer}
+        config = config.model_copy(update={"trainer": options})
     complete = {section: _complete(config, section, registry) for section in SECTIONS if section not in objects}
     if config.parallel.get("name") != NONE:
         complete["parallel"] = {k: v for k, v in _complete(config, "parallel", registry).items() if k != INNER}

@@ -160,8 +160,15 @@ class Registry:
 
     def own_trainer(self, policy: str) -> str:
         """The trainer that the policy of this name names as its own; empty if it names none."""
-        found = [e.component for e in self.entries.get(("policy", policy), ())]
-        return next((c.trainer for c in found if isinstance(c, PolicyComponent)), "")
+        return next((c.trainer for c in self._policies(policy)), "")
+
+    def own_trainer_options(self, policy: str) -> Mapping[str, Any]:
+        """The options of its own trainer that the policy of this name sets."""
+        return next((c.trainer_options for c in self._policies(policy)), {})
+
+    def _policies(self, name: str) -> list[PolicyComponent]:
+        found = [e.component for e in self.entries.get(("policy", name), ())]
+        return [c for c in found if isinstance(c, PolicyComponent)]
 
     def get(self, kind: str, name: str) -> Entry:
         """The component. Raises PluginError: unknown (lists what exists), broken (chained to the cause), ambiguous."""

@@ -42,7 +42,7 @@ def placekit_commands() -> list[Command]:
     return [
         Command(
             name="new-plugin",
-            usage="KIND NAME [DIR]",
+            usage="KIND NAME [DIR] [--learnable]",
             summary="write a package with a working component",
             target="placekit_testing.new_plugin:main",
             group="install and extend",

@@ -28,6 +28,10 @@ from placekit_testing.policies import PolicyContract
 
 EPISODES = 5
 SEEDS = 50  # number of generators to try; one must give episodes that a tiny step does not change
+EQUAL_DEVICES = (
+    "; the devices are equal, and the test class claims `distinguishes_devices = True` (the default): if the policy sees only"
+    " the properties of devices, set it to False, else correct its gradients"
+)
 STEPS = 30  # updates in the check that learning changes the draws
 Parameters = dict[str, NDArray[Any]]
 
@@ -185,7 +189,8 @@ class LearnablePolicyContract(PolicyContract):
             if not any(values.any() for values in gradient.values()):
                 break  # all episodes are equal: there is nothing more to learn
             policy.apply(self._small(gradient, 100 * self.step))
-        assert used[-1] > used[0] + 0.02, f"the share of those devices changed from {used[0]:.3f} to {used[-1]:.3f}"
+        changed = f"the share of those devices changed from {used[0]:.3f} to {used[-1]:.3f}"
+        assert used[-1] > used[0] + 0.02, changed + EQUAL_DEVICES * self.distinguishes_devices
 
     def _small(self, gradient: Parameters, length: float | None = None) -> Parameters:
         """The gradient at `length` (by default `step`)."""

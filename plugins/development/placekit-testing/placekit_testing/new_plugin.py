@@ -1,4 +1,4 @@
-"""`placekit new-plugin KIND NAME [DIR]`: write a package with a working component.
+"""`placekit new-plugin KIND NAME [DIR] [--learnable]`: write a package with a working component.
 
 The packages in `templates/` are real ones, called `my_method`; the command writes a copy with another name.
 """
@@ -17,6 +17,7 @@ from placekit_core.cli.parser import Parser
 from placekit_core.contracts.hookspecs import KINDS
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
+LEARNABLE = "learnable"  # the template of a policy that learns
 LONGEST = 60  # maximum length of a name, which becomes the name of folders and modules
 SOFTMAX = "_softmax"  # ending of the name of the policy that a trainer's package adds, to train it
 
@@ -27,6 +28,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("kind", metavar="KIND", help=f"what it contributes: {', '.join(KINDS)}")
     parser.add_argument("name", metavar="NAME", help="what users write: lower-case letters, digits and single dashes")
     parser.add_argument("folder", metavar="DIR", nargs="?", default=".", help="folder to write it in; default: here")
+    parser.add_argument("--learnable", action="store_true", help="a policy that learns: a network in torch")
     arguments = parser.read(argv)
     kind, name = arguments.kind, arguments.name.replace("-", "_")
     if kind not in KINDS:
@@ -34,7 +36,12 @@ def main(argv: list[str], registry: Registry) -> int:
         raise ConfigError(
             error.message, f"{error.hint}; a command, preset or runtime goes into any plugin: docs/write-a-plugin.md"
         )
-    folder = write(kind, name, Path(arguments.folder), registry)
+    if arguments.learnable and kind != "policy":
+        raise ConfigError(
+            f"a {kind} does not learn: --learnable is for policies",
+            f"placekit new-plugin policy {arguments.name} --learnable",
+        )
+    folder = write(kind, name, Path(arguments.folder), registry, LEARNABLE if arguments.learnable else "")
     choice = f"+policy={name}{SOFTMAX}" if kind == "trainer" else f"+{kind}={name}"
     print(f"{folder}: {kind} {name!r}, ready to run; its method is in {folder / f'placekit_{name}' / f'{name}.py'}")
     source = folder if folder.is_absolute() else f"./{folder}"
@@ -44,12 +51,12 @@ def main(argv: list[str], registry: Registry) -> int:
     return 0
 
 
-def write(kind: str, name: str, parent: Path, registry: Registry) -> Path:
-    """Write the package of a component `name` (with underscores) in `parent`; returns its folder.
+def write(kind: str, name: str, parent: Path, registry: Registry, template: str = "") -> Path:
+    """Write the package of a component `name` (with underscores) in `parent`, from a folder of `TEMPLATES`; returns its folder.
 
     Raises PlacekitError, with nothing written, if the name cannot be used or is taken.
     """
-    files = package(kind, name, registry)
+    files = package(kind, name, registry, template)
     folder = parent / f"placekit-{name.replace('_', '-')}"
     if folder.exists():
         raise PlacekitError(f"{folder} exists already", "remove it, or choose another name or folder")
@@ -67,15 +74,19 @@ def write(kind: str, name: str, parent: Path, registry: Registry) -> Path:
     return folder
 
 
-def package(kind: str, name: str, registry: Registry) -> dict[str, str]:
-    """The files of the package, text by path. Raises PlacekitError if the name cannot be used or is taken."""
+def package(kind: str, name: str, registry: Registry, template: str = "") -> dict[str, str]:
+    """The files of the package, text by path; from the template of `kind` unless `template` names another one.
+
+    Raises PlacekitError if the name cannot be used or is taken.
+    """
+    own = TEMPLATES / (template or kind)
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST:
         raise PlacekitError(
             f"{name!r} cannot be the name of a plugin",
             f"use lower-case letters, digits and single dashes, at most {LONGEST} characters",
         )
     class_name = "".join(part.capitalize() for part in name.split("_"))
-    sources = [*(TEMPLATES / kind).rglob("*"), TEMPLATES / "pyproject.toml"]
+    sources = [TEMPLATES / "pyproject.toml", *own.rglob("*")]  # a template's own pyproject.toml replaces the first
     texts = {p: p.read_text(encoding="utf-8") for p in sources if p.is_file() and "__pycache__" not in p.parts}
     python = "\n".join(text.replace("MyMethod", "") for path, text in texts.items() if path.suffix == ".py")
     if keyword.iskeyword(name) or keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", python):
@@ -100,6 +111,6 @@ def package(kind: str, name: str, registry: Registry) -> dict[str, str]:
         return re.sub("|".join(map(re.escape, new)), lambda found: new[found[0]], text)
 
     return {
-        renamed(p.relative_to(TEMPLATES if p.parent == TEMPLATES else TEMPLATES / kind).as_posix()): renamed(text)
+        renamed(p.relative_to(TEMPLATES if p.parent == TEMPLATES else own).as_posix()): renamed(text)
         for p, text in texts.items()
     }

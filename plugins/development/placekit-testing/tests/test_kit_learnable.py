@@ -188,6 +188,12 @@ def of_the_first_device(self: Any, problem: Problem, r: Rollouts) -> NDArray[np.
     return FakeLearnable.log_prob(self, problem, replace(r, device=np.zeros_like(r.device)))
 
 
+def alike(self: Any, problem: Problem, r: Rollouts, *rest: Any, **more: Any) -> Parameters:
+    """The gradient of logits that all devices share."""
+    found = FakeLearnable.gradients(self, problem, r, *rest, **more)
+    return {name: np.broadcast_to(v.mean(axis=-1, keepdims=True), v.shape).copy() for name, v in found.items()}
+
+
 def no_entropy(self: Any, problem: Problem, r: Rollouts, weight: Any, *rest: Any) -> Parameters:
     return FakeLearnable.gradients(self, problem, r, weight)
 
@@ -233,6 +239,7 @@ WRONG = [
     (KL, changed(FakeLearnable, kl=lambda self, p, r: np.zeros(r.group.shape)), "still 0 after a step"),
     (OFTEN, Unlikely, "the share of those devices changed from"),
     (OFTEN, gradients(negative), "the share of those devices changed from"),
+    (OFTEN, changed(FakeLearnable, gradients=alike), "claims `distinguishes_devices = True` (the default)"),
     (PARAMETERS, changed(FakeLearnable, apply=replacing), "apply to 'logits': 'logits'"),
     (PARAMETERS, changed(FakeLearnable, load_state_dict=half_precision), "parameter 'logits' is not what was loaded"),
     (PARAMETERS, changed(FakeLearnable, load_state_dict=unchecked), "DID NOT RAISE"),

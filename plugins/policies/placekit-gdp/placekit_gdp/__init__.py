@@ -1,16 +1,11 @@
-"""The policy `gdp`, and the trainer `ppo_gdp` with smaller steps for it (Zhou et al. 2019)."""
+"""The policy `gdp` (Zhou et al. 2019)."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from placekit_learn.options import PPOOptions
 from placekit_learn.torch_options import TorchOptions
 from pydantic import Field
 
-from placekit_core import Component, PolicyComponent, hookimpl
-
-PAPER = "Zhou et al. 2019, GDP: Generalized Device Placement for Dataflow Graphs"
+from placekit_core import PolicyComponent, hookimpl
 
 
 class GDPOptions(TorchOptions):
@@ -42,18 +37,6 @@ class GDPOptions(TorchOptions):
     )
 
 
-class GDPTrainerOptions(PPOOptions):
-    """Options of trainer `ppo_gdp`: those of `ppo`, with a smaller step, and rewards compared within a batch."""
-
-    baseline: Literal["average", "mean", "batch"] = Field(
-        "batch",
-        description="rewards are compared with the batch's mean; average: with a moving average over batches; mean: with the"
-        " mean of all the program's earlier placements",
-    )
-    normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's rewards")
-    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
-
-
 @hookimpl
 def placekit_policies() -> list[PolicyComponent]:
     return [
@@ -62,20 +45,8 @@ def placekit_policies() -> list[PolicyComponent]:
             summary="graph network and attention that place all groups in one pass; learns for unseen graphs",
             config=GDPOptions,
             target="placekit_gdp.gdp:GDP",
-            paper=PAPER,
-            trainer="ppo_gdp",
-        )
-    ]
-
-
-@hookimpl
-def placekit_trainers() -> list[Component]:
-    return [
-        Component(
-            name="ppo_gdp",
-            summary="trainer ppo with smaller steps, for the network of gdp",
-            config=GDPTrainerOptions,
-            target="placekit_gdp.trainer:GDPTrainer",
-            paper=PAPER,
+            paper="Zhou et al. 2019, GDP: Generalized Device Placement for Dataflow Graphs",
+            trainer="ppo",
+            trainer_options={"baseline": "batch", "normalise": True, "learning_rate": 3e-4},
         )
     ]

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from placekit_gdp.gdp import GDP
-from placekit_gdp.trainer import GDPTrainer
+from placekit_learn.ppo import PPO
 from placekit_testing import fakes
 
 from placekit_core import BudgetExhausted, Ledger, PlacekitError, Problem
 
 SMALL = {"hidden": 16, "heads": 2, "rounds": 2, "layers": 1, "type_size": 4, "type_buckets": 64, "segment": 5}
+OWN = {"baseline": "batch", "normalise": True, "learning_rate": 2e-3}  # as the policy sets them, with larger steps
 
 
 def built(problem: Problem, **options: object) -> GDP:
@@ -27,7 +28,7 @@ def trained(policy: GDP, *problems: Problem, budget: int) -> float:
     ledger = Ledger(budget)
     tasks = [fakes.fake_task(problem, ledger) for problem in problems]
     with contextlib.suppress(BudgetExhausted):
-        GDPTrainer(learning_rate=2e-3, epochs=1, samples=20).fit(policy, tasks, np.random.default_rng(0))
+        PPO(**OWN, epochs=1, samples=20).fit(policy, tasks, np.random.default_rng(0))
     assert tasks[0].evaluate.best is not None
     return tasks[0].evaluate.best.value_s
 

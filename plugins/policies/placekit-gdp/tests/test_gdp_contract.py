@@ -1,4 +1,4 @@
-"""The policy `gdp` and the trainer `ppo_gdp` keep their contracts."""
+"""The policy `gdp` keeps its contract."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from functools import partial
 
 import pytest
 from placekit_gdp.gdp import GDP
-from placekit_gdp.trainer import GDPTrainer
 from placekit_testing import LearnablePolicyContract
-from placekit_testing.trainers import TrainerContract
 
 SMALL = {"hidden": 8, "heads": 2, "rounds": 2, "layers": 2, "type_size": 4, "type_buckets": 16}
 WITHOUT = {"superposition": {"superposition": False}, "attention": {"attention": False, "segment": 5}}
@@ -27,9 +25,3 @@ class TestAblations(LearnablePolicyContract):
     @pytest.fixture(params=WITHOUT)
     def make(self, request: pytest.FixtureRequest):
         return partial(GDP, **SMALL, **WITHOUT[request.param])
-
-
-class TestGDPTrainer(TrainerContract):
-    @pytest.fixture
-    def make(self):
-        return partial(GDPTrainer, learning_rate=0.1, samples=10, epochs=4)

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 from placekit_core import Component, hookimpl
 from placekit_learn.options import PPOOptions, ReinforceOptions
 
+if TYPE_CHECKING:
+    from placekit_learn.torch_options import TorchOptions as TorchOptions
+    from placekit_learn.torch_policy import (
+        Decisions as Decisions,
+        TorchParameters as TorchParameters,
+        TorchPolicy as TorchPolicy,
+    )
+
+_HOME = {
+    "Decisions": "torch_policy",
+    "TorchOptions": "torch_options",
+    "TorchParameters": "torch_policy",
+    "TorchPolicy": "torch_policy",
+}
 VECTORS = ("avx512f", "avx2", "avx", "sve", "neon")  # LLVM's names, the widest first
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'placekit_learn' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"placekit_learn.{_HOME[name]}"), name)
 
 
 @hookimpl

@@ -14,7 +14,17 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from placekit_core import BudgetExhausted, Checkpoint, LearnablePolicy, Problem, Rollouts, State, Task, Trainer
+from placekit_core import (
+    BudgetExhausted,
+    Checkpoint,
+    LearnablePolicy,
+    Problem,
+    ReportsKL,
+    Rollouts,
+    State,
+    Task,
+    Trainer,
+)
 from placekit_learn.optimisers import OPTIMISERS, Optimiser, clipped, norm
 from placekit_learn.options import LearningOptions, ReinforceOptions
 from placekit_learn.rewards import Advantages, RewardFunction
@@ -147,6 +157,8 @@ class PolicyGradient(Trainer):
             loss, entropy = -(weight * rollouts.log_prob)[active].sum(), rollouts.entropy[active].mean()
             self.learned = {}
             self.improve(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
+            if self.learned and "kl" not in self.learned and isinstance(policy, ReportsKL):
+                self.learned["kl"] = float(policy.kl(task.problem, rollouts)[active].mean())
             if self.learned:
                 task.log(loss=float(loss), entropy=float(entropy), **self.learned)
 

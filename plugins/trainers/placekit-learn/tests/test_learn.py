@@ -226,6 +226,19 @@ def test_entropy_counts_even_while_nothing_fits() -> None:
     assert len(trained(Reinforce(entropy_weight=0.1), fakes.chain(), failing=1.0).steps) == 10
 
 
+@pytest.mark.parametrize("trainer", [Reinforce(), PPO(), PPO(kl_target=0.01)])
+def test_each_update_is_logged(trainer: PolicyGradient) -> None:
+    policy, task, rows = fakes.FakeLearnable(), fakes.fake_task(fakes.unequal(12), 100), []
+    policy.build([task.problem], np.random.default_rng(0))
+    task = replace(task, evaluate=(evaluate := task.evaluate))
+    evaluate.log = lambda **values: rows.append(values)  # type: ignore[method-assign]
+    with pytest.raises(BudgetExhausted):
+        trainer.fit(policy, [task], np.random.default_rng(0))
+    assert len(rows) == trainer.updates
+    assert all(row.keys() == {"loss", "entropy", "kl", "gradient_norm"} for row in rows)
+    assert all(row["kl"] > 0 for row in rows)
+
+
 def test_seconds_are_counted() -> None:
     trainer = Reinforce()
     trained(trainer, fakes.unequal(12))
