@@ -10,7 +10,7 @@ import pytest
 from placekit_testing import fakes
 from pydantic import Field
 
-from placekit_core import LearnableOptions, RunError
+from placekit_core import LearnableOptions, RunError, place
 from placekit_core.run.trained import load_policy, save_policy
 
 
@@ -135,3 +135,21 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes) -> None:
     message, hint = refused(policy, tmp_path).split("\n")
     assert message.startswith("policy.checkpoint=PATH is damaged: ")
     assert "train it again" in hint
+
+
+def test_a_trained_policy_makes_as_many_placements_as_it_is_asked_for(tmp_path: Path) -> None:
+    graph = fakes.diamond().graph
+    place(
+        graph,
+        cluster="p100x4",
+        policy=fakes.FakeLearnable(),
+        trainer="reinforce",
+        budget=16,
+        run_dir=tmp_path / "trained",
+    )
+    found = {}
+    for n in (1, 8):
+        policy = fakes.FakeLearnable(checkpoint=str(tmp_path / "trained"), rollouts=n)
+        found[n] = place(graph, cluster="p100x4", policy=policy, trainer="none", baselines=[])
+    assert {n: r.summary.evaluations for n, r in found.items()} == {1: 1, 8: 8}
+    assert found[8].summary.value_s < found[1].summary.value_s

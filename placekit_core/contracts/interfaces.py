@@ -142,7 +142,7 @@ class LearnablePolicy(Policy):
     """
 
     options_class: ClassVar[type[BaseModel]] = LearnableOptions
-    free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads")
+    free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads", "rollouts")
     """Options that may differ from those that the parameters of `checkpoint` were trained with."""
 
     @abstractmethod
@@ -181,8 +181,10 @@ class LearnablePolicy(Policy):
         """Replace the parameters. Raises PlacekitError that names a parameter that is missing or has another shape."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement of one episode without exploration."""
+        """The placement of one episode without exploration. With option `rollouts`, drawn ones are evaluated before it."""
         device, priority = self.rollout(task.problem, 1, rng).placements.one(0)
+        if self.options.rollouts > 1:
+            task.evaluate(self.rollout(task.problem, self.options.rollouts - 1, rng, explore=1.0).placements)
         return task.problem.placement(device, priority)
 
 

@@ -31,3 +31,9 @@ class LearnableOptions(Options):
         description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
         " one that a package ships; null: untrained",
     )
+    rollouts: int = Field(
+        1,
+        ge=1,
+        description="placements that the policy makes with `trainer=none`: one without exploration, the others drawn; the best"
+        " is kept",
+    )
