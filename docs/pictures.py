@@ -5,6 +5,7 @@
 timeline: docs/pictures/timeline.svg, a training step before and after.
 accuracy: docs/pictures/accuracy.svg, predicted against published speeds.
 training: docs/pictures/training-*.svg, the best stages of three models on two boxes of unlike GPUs.
+papers: docs/pictures/paper-*.svg, where methods of papers place the parts of networks, from the recorded runs.
 report: docs/pictures/report*.png, screenshots of a report. Needs chromium. They are never compared.
 
 All but the first are made only if they are named.
@@ -84,6 +85,17 @@ def training(folder: Path) -> None:
         write(folder / f"training-{make.__name__}.svg", panels, links=False, note=note)
 
 
+def papers(folder: Path) -> None:
+    """Where methods of papers place the parts of networks; simulated, from the recorded runs."""
+    from placekit_papers.command import main
+
+    from placekit_core import installed
+
+    for paper, item in (("mirhoseini2017", "placements"), ("post", "figure3"), ("doppler", "figures13_16")):
+        with contextlib.redirect_stdout(io.StringIO()):
+            main([paper, item, "--svg", str(folder / f"paper-{paper}.svg")], installed())
+
+
 def report(folder: Path) -> None:
     """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
     from placekit_core import place
@@ -119,7 +131,7 @@ def screenshot(
     small.save(picture, optimize=True)
 
 
-MADE = {"timeline": timeline, "accuracy": accuracy, "report": report, "training": training}
+MADE = {"timeline": timeline, "accuracy": accuracy, "report": report, "training": training, "papers": papers}
 PLACES = dict.fromkeys(MADE, PICTURES)
 SCREENSHOTS = ("report",)
 """Pictures that are never compared: a browser of another version draws other pixels."""

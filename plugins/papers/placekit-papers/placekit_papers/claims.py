@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isnan, log
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import yaml
@@ -34,6 +34,7 @@ TF2017 = "_tf2017"
 MACHINES = ("data sheets", "tf2017", "")
 """A claim has a verdict for machines by their data sheets, and one for machines with suffix `TF2017`; `""`: for neither."""
 _START = 1.5  # seconds that a run of a sweep takes to start
+_T = TypeVar("_T")
 _MANY = 6  # with more pairs, only the number that holds is shown
 
 
@@ -133,6 +134,8 @@ class Item(_Data):
         tables: the paper's tables, in the same order as `runs`; empty where the paper has no table of seconds.
         cluster: the machines of the paper's table; `{}` is the number of GPUs.
         late: show the mean of the last placements.
+        parts: shows where the parts of these workloads are computed; see the module `parts` for the expressions. The CSV of
+            recorded parts is `NAME_parts`, after the first of `runs`.
         experiments: the commands that `--run` runs.
         study: a module with `show()` and `run(folder, registry)`, for an item that is not a sweep.
         minutes: duration on two CPU cores; 0: computed from the seconds of `runs`.
@@ -143,6 +146,7 @@ class Item(_Data):
     tables: list[str] = []
     cluster: str = "k80x{}"
     late: bool = False
+    parts: Mapping[str, str] = {}
     experiments: list[Experiment] = []
     study: str = ""
     minutes: float = 0
@@ -172,23 +176,31 @@ class Paper(_Data):
     summary: str
 
 
-class Judged(NamedTuple):
-    """A claim, and our figures as text.
+class Verdict(NamedTuple):
+    """The verdict on a claim on one machine.
 
     Attributes:
-        verdicts: for each of `MACHINES` on which it was judged, one of `VERDICTS`, and in how many of several rows it holds.
+        verdict: one of `VERDICTS`.
+        rows: in how many of several rows it holds; else empty.
+        figures: our figures, a line for each comparison.
+        beside: figures that were not judged.
     """
 
-    claim: Claim
-    verdicts: Mapping[str, tuple[str, str]]
-    here: str
+    verdict: str
+    rows: str
+    figures: list[str]
+    beside: list[str]
 
-    def text(self, mark: str = "") -> list[str]:
-        """The verdicts, a line for each machine."""
-        return [
-            f"{machine}: " * (len(self.verdicts) > 1) + f"{mark}{verdict}{mark}" + (f", {rows}" if rows else "")
-            for machine, (verdict, rows) in self.verdicts.items()
-        ]
+    def text(self, mark: str = "") -> str:
+        """The verdict, and its rows if it does not hold in all."""
+        return f"{mark}{self.verdict}{mark}" + (f", {self.rows}" if self.rows and self.verdict != "holds" else "")
+
+
+class Judged(NamedTuple):
+    """A claim, and its verdicts on those of `MACHINES` on which it was judged."""
+
+    claim: Claim
+    verdicts: Mapping[str, Verdict]
 
 
 @functools.cache
@@ -212,7 +224,7 @@ def judged(name: str) -> list[Judged]:
 
 def count(name: str) -> dict[str, list[int]]:
     """How many claims of a paper have each of `VERDICTS`, for each of `MACHINES` that has any."""
-    found = Counter((machine, verdict) for j in judged(name) for machine, (verdict, _) in j.verdicts.items())
+    found = Counter((machine, verdict.verdict) for j in judged(name) for machine, verdict in j.verdicts.items())
     return {m: [found[m, v] for v in VERDICTS] for m in MACHINES if any(machine == m for machine, _ in found)}
 
 
@@ -226,29 +238,31 @@ def together(verdicts: list[str]) -> tuple[str, str]:
     assert total
     some = f"in {found['holds']} of {total} rows" if total > 1 else ""
     if found["holds"] == total:
-        return "holds", ""
+        return "holds", some
     if found["holds"]:
         return "partly", some
     return ("contradicted" if 2 * found["reversed"] > total else "open"), some
 
 
 def _judged(paper: Paper, claim: Claim) -> Judged:
-    of, texts = defaultdict[str, list[str]](list), []
+    of, figures, beside = (defaultdict[str, list[str]](list) for _ in range(3))
     for comparison in claim.compare:
         found = _Comparing(paper, comparison)
-        texts.append(found.text())
+        for machine, text in found.texts().items():
+            (figures if comparison.judged else beside)[machine].append(text)
         for machine, verdict in found.verdicts() if comparison.judged else ():
             of[machine].append(verdict)
-    if claim.here:
-        texts.append(fill(claim.here))
     verdicts = {"": (claim.verdict, "")} if claim.verdict else {m: together(of[m]) for m in MACHINES if m in of}
     if not verdicts:
         raise ConfigError(
             f"no run decides the claim {claim.paper!r}", "give it a verdict, or a comparison that is judged"
         )
-    said = [f"{machine}: {rows}" for machine, (_, rows) in verdicts.items()] + [rows for _, rows in verdicts.values()]
-    here = [line for text in texts for line in text.split("<br>") if line not in said]  # the verdicts say it, too
-    return Judged(claim, verdicts, "<br>".join(here))
+    if claim.here:
+        figures[next(iter(verdicts))].append(fill(claim.here))
+    return Judged(
+        claim,
+        {m: Verdict(v, rows, [x for x in figures[m] if x != rows], beside[m]) for m, (v, rows) in verdicts.items()},
+    )
 
 
 @dataclass(frozen=True)
@@ -349,35 +363,41 @@ class _Comparing:
                 for method in each.methods:
                     values = quantities(names, w, c + suffix, method, each.quantity).values()
                     kept = [each.at_least <= x <= each.at_most for x in values]
-                    shown = ", ".join("OOM" if x == inf else quantity.text.format(quantity.scale * x) for x in values)
+                    texts = ["OOM" if x == inf else quantity.text.format(quantity.scale * x) for x in values]
+                    shown = ", ".join(texts if len(set(texts)) > 1 else texts[:1])
                     yield (w, c + suffix), kept, shown
 
-    def text(self) -> str:
-        """Our figures in one cell, a line for each machine."""
-        texts = []
-        for suffix in self.suffixes:
-            machine = _machine(suffix) if self.comparison.tf2017 else ""
-            heads = ", ".join(filter(None, [self.comparison.label, machine]))
-            of = self._seeds_text(suffix) if self.comparison.each else self._pairs_text(suffix)
-            texts.append((f"{heads}: " if heads else "") + of)
-        return "<br>".join(texts)
+    def texts(self) -> dict[str, str]:
+        """Our figures on each machine."""
+        of = self._seeds_texts() if self.comparison.each else self._pairs_texts()
+        return {
+            machine: (f"{self.comparison.label}: " if self.comparison.label else "") + x for machine, x in of.items()
+        }
 
-    def _seeds_text(self, suffix: str) -> str:
-        found = [x for x in self._each() if len(self.suffixes) == 1 or _machine(x[0][1]) == _machine(suffix)]
-        if len(found) > _MANY:
-            return f"in {sum(all(kept) for _, kept, _ in found)} of {len(found)} rows"
-        return "; ".join(f"{self._name(row)} {values}" for row, _, values in found)
+    def _seeds_texts(self) -> dict[str, str]:
+        by_machine = _grouped(self._each(), lambda found: _machine(found[0][1]))
+        return {
+            machine: f"in {sum(all(kept) for _, kept, _ in found)} of {len(found)} rows"
+            if len(found) > _MANY
+            else "; ".join(f"{self._name(row)} {values}" for row, _, values in found)
+            for machine, found in by_machine.items()
+        }
 
-    def _pairs_text(self, suffix: str) -> str:
-        pairs = [pair for pair in self.pairs if pair.suffix == suffix]
-        if self.comparison.all_of or len(pairs) > _MANY:
-            of = [verdict for machine, verdict in self.verdicts() if machine in {pair.machine for pair in pairs}]
-            return f"in {of.count('holds')} of {len(of)} rows"
-        several = len({pair.second for pair in pairs}) > 1 or len({pair.first for pair in pairs}) > 1
-        return ", ".join(
-            f"{self._name(p.row)} {self._pair_text(p)}" + (f" ({p.first} over {p.second})" if several else "")
-            for p in pairs
-        )
+    def _pairs_texts(self) -> dict[str, str]:
+        by_machine = _grouped(self.pairs, lambda pair: pair.machine)
+        verdicts = _grouped(self.verdicts(), lambda of: of[0])
+        several = len({pair.second for pair in self.pairs}) > 1 or len({pair.first for pair in self.pairs}) > 1
+        texts = {}
+        for machine, pairs in by_machine.items():
+            if self.comparison.all_of or len(pairs) > _MANY:
+                of = [verdict for _, verdict in verdicts[machine]]
+                texts[machine] = f"in {of.count('holds')} of {len(of)} rows"
+            else:
+                of = [f"{self._name(p.row)} {self._pair_text(p)}" for p in pairs]
+                texts[machine] = ", ".join(
+                    x + (f" ({p.first} over {p.second})" if several else "") for x, p in zip(of, pairs, strict=True)
+                )
+        return texts
 
     def _pair_text(self, pair: _Pair) -> str:
         quantity = QUANTITIES[self.comparison.quantity]
@@ -390,6 +410,13 @@ class _Comparing:
         name = self.paper.names.get(row[0], row[0])
         several = len({c for _, c in self.rows}) > 1
         return f"{name}({row[1].removesuffix(TF2017)[-1]})" if several else name
+
+
+def _grouped(found: Iterable[_T], key: Callable[[_T], str]) -> dict[str, list[_T]]:
+    groups: dict[str, list[_T]] = {}
+    for x in found:
+        groups.setdefault(key(x), []).append(x)
+    return groups
 
 
 def _machine(cluster: str) -> str:

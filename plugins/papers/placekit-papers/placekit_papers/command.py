@@ -8,13 +8,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from placekit_core import ConfigError, Registry
+from placekit_core import ConfigError, Registry, write_atomically
 from placekit_core.cli.console import table
 from placekit_core.cli.parser import Parser
 from placekit_papers import pages
 from placekit_papers.claims import NAMES, TF2017, VERDICTS, Item, Judged, count, judged, load_paper
 from placekit_papers.experiments import run_item
 from placekit_papers.paper_tables import by_place, lines, orders, paper_table
+from placekit_papers.parts import Placed, parts_svg, parts_table, read_parts
 from placekit_papers.runs import DATA, Run, read_runs
 
 
@@ -45,6 +46,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--run", metavar="DIR", type=Path, help="run the item anew in this folder, or go on where it stopped"
     )
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="draw where the parts of the networks are placed")
     parser.add_argument("--write", metavar="DIR", type=Path, help="update the pages of the papers in this folder")
     return parser
 
@@ -63,7 +65,7 @@ def _list_items(name: str) -> None:
     paper, found = load_paper(name), judged(name)
     rows = []
     for key, item in paper.items.items():
-        verdicts = [verdict for j in found if j.claim.item == key for verdict, _ in j.verdicts.values()]
+        verdicts = [v.verdict for j in found if j.claim.item == key for v in j.verdicts.values()]
         text = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
         rows.append([key, item.title, text, f"{item.expected_minutes:.0f}"])
     table(["item", "shows", "claims", "minutes"], rows, left=3, title=paper.title)
@@ -81,6 +83,11 @@ def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
     item = paper.items[arguments.item]
     if arguments.options and not arguments.run:
         raise ConfigError("options change runs, and nothing is run", "give --run DIR, too")
+    if arguments.svg and not item.parts:
+        shown = [key for key, other in paper.items.items() if other.parts]
+        raise ConfigError(
+            f"item {arguments.item} shows no placements", f"there is a picture of {', '.join(shown) or 'no item'}"
+        )
     if arguments.options and item.study:
         raise ConfigError(f"item {arguments.item} is not a sweep, and takes no options", "leave them out")
     print(f"{paper.title}, {arguments.item}: {item.title}")
@@ -91,11 +98,24 @@ def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
         print("\n".join(study.run(arguments.run, registry) if arguments.run else study.show()))
     else:
         found = run_item(item, arguments.run, arguments.options) if arguments.run else _recorded(item)
-        print("\n".join(item_table(item, found)))
+        print("\n".join(item_table(item, found)) if found else "\nno runs are recorded: --run DIR makes them")
+        if item.parts:
+            _show_parts(read_parts(arguments.run / "parts.csv" if arguments.run else _parts_csv(item)), arguments.svg)
     print("\nClaims, judged by the recorded runs:")
     for j in judged(arguments.name):
         if j.claim.item == arguments.item:
             _print_claim(j)
+
+
+def _parts_csv(item: Item) -> Path:
+    return DATA / f"{item.runs[0]}_parts.csv"
+
+
+def _show_parts(found: Sequence[Placed], svg: Path | None) -> None:
+    print("\n".join(parts_table(found)))
+    if svg:
+        write_atomically(svg, parts_svg(found).encode())
+        print(f"\npicture: {svg}")
 
 
 def _announce(item: Item, folder: Path) -> None:
@@ -114,7 +134,7 @@ def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
     """The lines of an item's tables: the paper's seconds beside ours, and how often the paper's order of two methods holds."""
     text = list[str]()
     for i, (name, runs) in enumerate(found.items()):
-        places = by_place(runs, item.late)
+        places, bounds = by_place(runs, "late_s" if item.late else "value_s"), by_place(runs, "bound_s")
         tables = [paper_table(item.tables[i], c) for c in (item.cluster, item.cluster + TF2017)] if item.tables else []
         known = {place for _, paper in tables for place in paper}
         tables.append(([], {place: {} for place in places if place not in known}))  # runs that options have changed
@@ -125,7 +145,7 @@ def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
             text += [
                 "",
                 f"{name}:" if len(found) > 1 else "",
-                *lines(methods, {p: paper[p] for p in paper if p in ours}, ours),
+                *lines(methods, {p: paper[p] for p in paper if p in ours}, ours, bounds),
             ]
             if verdicts := orders(methods, paper, ours):
                 text.append(
@@ -136,7 +156,9 @@ def item_table(item: Item, found: Mapping[str, Sequence[Run]]) -> list[str]:
 
 def _print_claim(j: Judged) -> None:
     print(f"- {j.claim.where}: {j.claim.paper}")
-    for line in j.here.split("<br>"):
-        if line:
-            print(f"    {line}")
-    print(f"    {'; '.join(j.text())}{'. ' + j.claim.why if j.claim.why else ''}")
+    for machine, verdict in j.verdicts.items():
+        print(f"    {machine + ': ' if machine else ''}{verdict.text()}")
+        for line in [*verdict.figures, *(f"not judged: {x}" for x in verdict.beside)]:
+            print("\n".join(f"        {part}" for part in line.split("<br>")))
+    if j.claim.why:
+        print(f"    {j.claim.why}")

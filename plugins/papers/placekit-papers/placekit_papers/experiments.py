@@ -10,6 +10,7 @@ from pathlib import Path
 
 from placekit_core import FileModel, RunError, read_json, write_atomically
 from placekit_papers.claims import Item
+from placekit_papers.parts import Placed, parts_in, write_parts
 from placekit_papers.runs import Run, read_runs, runs_in, write_runs
 
 _STDERR = 2  # the table is all that goes to stdout
@@ -19,12 +20,15 @@ _DONE_WITH_FAILURES = 1  # such as placements that do not fit, which are results
 def run_item(item: Item, folder: Path, options: Sequence[str] = ()) -> dict[str, list[Run]]:
     """Run an item's experiments with further options. Returns the runs by the name of their CSV.
 
-    Each experiment's runs are written to `folder`/N.csv when it ends; an experiment that has this file is not run again.
+    Each experiment's runs are written to `folder`/N.csv when it ends; an experiment that has this file is not run again, and one
+    that was interrupted goes on where it stopped.
+    `folder`/parts.csv has where the parts of their networks are, if the item has `parts`.
     Raises RunError if the folder has runs of another item, or with other options.
     """
     commands = [_merged(experiment.options, options) for experiment in item.experiments]
     _keep_to(folder / "experiments.json", commands)
     found: dict[str, list[Run]] = {}
+    placed = list[Placed]()
     for i, experiment in enumerate(item.experiments):
         path = folder / f"{i}.csv"
         if not path.is_file():
@@ -32,6 +36,9 @@ def run_item(item: Item, folder: Path, options: Sequence[str] = ()) -> dict[str,
             write_runs(runs_in(folder / str(i), experiment.method), path)
         name = experiment.runs or (item.runs[0] if item.runs else "runs")
         found.setdefault(name, []).extend(read_runs(path))
+        placed += parts_in(folder / str(i), item.parts, experiment.method)
+    if item.parts:
+        write_parts(placed, folder / "parts.csv")
     return found
 
 
@@ -49,8 +56,9 @@ def _keep_to(path: Path, commands: list[list[str]]) -> None:
 
 
 def sweep(options: Sequence[str], run_dir: Path) -> None:
-    """`placekit run` with these options. Raises RunError if it ends otherwise than with results."""
-    command = [sys.executable, "-m", "placekit_core", "run", *options, f"run_dir={run_dir}"]
+    """`placekit run` with these options, or the rest of it if it was interrupted. Raises RunError if it ends without results."""
+    words = [f"resume={run_dir}"] if (run_dir / "sweep.json").is_file() else [*options, f"run_dir={run_dir}"]
+    command = [sys.executable, "-m", "placekit_core", "run", *words]
     print("placekit", *command[3:], file=sys.stderr, flush=True)
     code = subprocess.run(command, stdout=_STDERR, check=False).returncode
     if code not in (0, _DONE_WITH_FAILURES):

@@ -8,18 +8,29 @@ from pathlib import Path
 import numpy as np
 
 from placekit_core import ConfigError
-from placekit_papers.claims import NAMES, VERDICTS, count, judged, load_paper
-from placekit_papers.runs import recorded
+from placekit_papers.claims import MACHINES, NAMES, VERDICTS, Verdict, count, judged, load_paper
+from placekit_papers.runs import family_pair, recorded
+from placekit_papers.statistics import change_text
 from placekit_papers.texts import LEARNED, beside_search, fill
 
 
 def claims_table(name: str) -> list[str]:
-    """A paper's claims as a table in Markdown."""
-    lines = ["| where | the paper | here | verdict | what differs | item |", "| --- | --- | --- | --- | --- | --- |"]
-    for j in judged(name):
-        verdict = "<br>".join(j.text("*"))
-        lines.append(f"| {j.claim.where} | {j.claim.paper} | {j.here} | {verdict} | {j.claim.why} | `{j.claim.item}` |")
+    """A paper's claims as a table in Markdown, with a column for each machine.
+
+    Verdicts that no machine decides stand in the first of these columns.
+    """
+    found = judged(name)
+    machines = [m for m in MACHINES if m and any(m in j.verdicts for j in found)]
+    heads = ["where", "the paper", *(machines if len(machines) > 1 else ["here"]), "what differs"]
+    lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
+    for j in found:
+        cells = [_cell(j.verdicts.get(m) or (j.verdicts.get("") if m == machines[0] else None)) for m in machines]
+        lines.append(f"| {' | '.join([f'{j.claim.where} (`{j.claim.item}`)', j.claim.paper, *cells, j.claim.why])} |")
     return lines
+
+
+def _cell(verdict: Verdict | None) -> str:
+    return "<br>".join([verdict.text("*"), *verdict.figures]) if verdict else ""
 
 
 def summary(name: str) -> list[str]:
@@ -57,11 +68,25 @@ def _median_seconds(name: str, method: str) -> list[float]:
     return [float(np.median([r.seconds for p in places for r in rows[(*p, m)]])) for m in ("portfolio", method)]
 
 
+_RIVALS = ("heft", "etf", "search, one second")
+
+
+def unseen_table() -> list[str]:
+    """By how much one placement of a trained `placeto` differs from other methods on unseen graphs, as a table in Markdown."""
+    families = [name for name, _ in load_paper("placeto").rows["families"]]
+    names = load_paper("placeto").names
+    lines = ["| beside | " + " | ".join(names[f] for f in families) + " |", "|---" + "|---:" * len(families) + "|"]
+    for rival in _RIVALS:
+        cells = [change_text(*family_pair(f, "placeto zero-shot", rival)) for f in families]
+        lines.append(f"| {rival} | {' | '.join(cells)} |")
+    return lines
+
+
 def parts_of(page: str) -> dict[str, list[str]]:
     """The generated parts of a page by name."""
     if page in NAMES:
         return {"summary": summary(page), "claims": claims_table(page)}
-    return {"counts": ["```text", *counts(), "```"], "search": search_table()}
+    return {"counts": ["```text", *counts(), "```"], "search": search_table(), "unseen": unseen_table()}
 
 
 def updated(text: str, parts: dict[str, list[str]]) -> str:

@@ -28,22 +28,24 @@ def paper_table(name: str, cluster: str) -> tuple[list[str], dict[Place, dict[st
     return head[2:], values
 
 
-def by_place(runs: Sequence[Run], late: bool = False) -> Found:
-    """Seconds by place, method and seed; with `late`, the mean of the last placements instead of the best."""
+def by_place(runs: Sequence[Run], name: str = "value_s") -> Found:
+    """The seconds that an attribute of the runs has, by place, method and seed."""
     found: dict[Place, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
-        found[run.workload, run.cluster][run.method][run.seed] = run.late_s if late else run.value_s
+        found[run.workload, run.cluster][run.method][run.seed] = getattr(run, name)
     return found
 
 
-def lines(methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found) -> Iterator[str]:
+def lines(
+    methods: Sequence[str], paper: Mapping[Place, Mapping[str, float]], ours: Found, bounds: Found
+) -> Iterator[str]:
     """The paper's seconds and ours, side by side: a line per program and machine; methods the paper lacks come last."""
     places = list(dict.fromkeys([*paper, *ours]))
     more = sorted({m for p in places for m in ours.get(p, {})} - set(methods))
-    yield f"{'paper | here, ' if methods else ''}seconds per step: mean ± 95% over the seeds"
+    yield f"{'paper | here, ' if methods else ''}seconds per step: mean ± 95% over the seeds, or the fastest to the slowest seed"
     rows = [["network", "cluster", *methods, *more]]
     for place in places:
-        here = {m: mean_text(values) for m, values in ours.get(place, {}).items()}
+        here = {m: mean_text(values, max(bounds[place][m].values())) for m, values in ours.get(place, {}).items()}
         theirs = paper.get(place, {})
         cells = [f"{_seconds(theirs.get(m))} | {here.get(m, '-')}" for m in methods]
         rows.append([*place, *cells, *(here.get(m, "-") for m in more)])

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isnan
 
 import numpy as np
 
-from placekit_papers.runs import DATA, Run, recorded
+from placekit_papers.parts import Parts, recorded_parts
+from placekit_papers.runs import Run, recorded
 from placekit_papers.statistics import Seconds
 
-Parts = Mapping[str, Mapping[str, float]]
-"""Seconds of computation of one run, by part of the network and device."""
 _CPU = "xeon"
 _USED = 0.05  # a GPU with a smaller share of the computation does not count as used
 
@@ -105,18 +103,6 @@ QUANTITIES = {
 }  # fmt: skip
 """Quantities by their names in the papers' YAML files. `idle` is the step over the mean of the devices' computation;
 `over the mean` is divided by the mean over the seeds."""
-
-
-@functools.cache
-def recorded_parts(name: str) -> Mapping[tuple[str, str, str], Mapping[int, Parts]]:
-    """Seconds by part and device, by (workload, cluster, method) and seed."""
-    found: dict[tuple[str, str, str], dict[int, dict[str, dict[str, float]]]] = defaultdict(dict)
-    with (DATA / f"{name}.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            seeds = found[row["workload"], row["cluster"], row["method"]]
-            parts = seeds.setdefault(int(row["seed"]), {})
-            parts.setdefault(row["part"], {})[row["device"]] = float(row["seconds"])
-    return found
 
 
 @functools.cache

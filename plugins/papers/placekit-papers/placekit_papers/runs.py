@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import exp, inf, isnan, log, nan
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -139,14 +140,18 @@ def _history(run_dir: Path, value_s: float) -> tuple[int, float]:
     return (int(made[near[0]]) if near.size else -1), late_s
 
 
+def track_names(events: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """The device or link of each track of a trace: streams, and messages side by side, have tracks of their own."""
+    return {e["tid"]: _TRACK.sub("", e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+
+
 def _from_trace(run_dir: Path) -> tuple[dict[str, float], dict[str, float], float]:
     """Seconds that each device computes in a step and in its forward pass, and seconds in which links are busy."""
     path = run_dir / "schedule.trace.json"
     if not path.exists():
         return {}, {}, nan
     events = json.loads(path.read_text())["traceEvents"]
-    # a device's streams, and the messages side by side on a link, have tracks of their own
-    tracks = {e["tid"]: _TRACK.sub("", e["args"]["name"]) for e in events if e["name"] == "thread_name"}
+    tracks = track_names(events)
     intervals: dict[str, list[tuple[float, float]]] = {name: [] for name in tracks.values()}
     forward_s = {name: 0.0 for name in intervals if _LINK not in name}
     for e in events:

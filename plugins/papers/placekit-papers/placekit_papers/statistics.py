@@ -20,6 +20,8 @@ from scipy import stats
 
 EQUAL = 0.01
 _WIDE = 20  # percent
+_PLACES = 3  # as many places, where seeds end, are shown one by one
+_NEAR = 0.05  # seeds whose logarithms differ by less are shown together
 
 Seconds = Mapping[int, float]
 """Seconds by seed; infinite for a placement that does not fit."""
@@ -33,14 +35,20 @@ def mean_and_half(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
 
 
-def mean_text(values: Seconds) -> str:
-    """The mean of seconds over the seeds with its 95% interval; in brackets how many seeds fit, if not all do."""
+def mean_text(values: Seconds, bound: float = 0.0) -> str:
+    """The mean of seconds over the seeds with its 95% interval; in brackets how many seeds fit, if not all do.
+
+    The fastest and the slowest seed, if the interval is wider than ±20% or reaches below a proven bound.
+    """
     fitting = [v for v in values.values() if v < inf]
     if not fitting:
         return "OOM"
     mean, half = mean_and_half(fitting)
     some = f" ({len(fitting)} of {len(values)})" if len(fitting) < len(values) else ""
-    return f"{mean:.3g}" + (f" ± {half:.1g}" if half else "") + some
+    if half and (100 * half > _WIDE * mean or mean - half < bound):
+        ends = dict.fromkeys(f"{x:.3g}" for x in (min(fitting), max(fitting)))
+        return " to ".join(ends) + some
+    return f"{mean:.3g}" + (f"±{half:.1g}" if half else "") + some
 
 
 class Change(NamedTuple):
@@ -84,7 +92,7 @@ def _half(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
 def change_text(a: Seconds, b: Seconds) -> str:
     """By how much the geometric mean of `a` differs from that of `b` in percent, with the 95% interval.
 
-    If seeds spread, each seed of `a` over the single value of `b`, or the range of all differences.
+    If seeds spread, the seeds of `a` over the single value of `b`, or the range of all differences.
     """
     if all(min(x.values()) == inf for x in (a, b)):
         return "neither fits"
@@ -96,12 +104,21 @@ def change_text(a: Seconds, b: Seconds) -> str:
     if spread:
         if len({*b.values()}) > 1:
             return f"{least:+.0f} to {most:+.0f}%"
-        [other] = {*b.values()}
-        return "by seed " + ", ".join(f"{100 * (x / other - 1):+.0f}" for x in sorted(a.values())) + "%"
+        return "by seed " + _places(np.log(sorted(a.values())) - log(next(iter(b.values()))))
     # rounding around the middle would hide which side of 0 the ends are on
     if (low < 0 < high) != (abs(middle) < half):
         return f"{least:+.1f} to {most:+.1f}%"
-    return f"{middle:+.1f}" + (f" ± {half:.1f}" if half >= 0.05 else "") + "%"
+    digits = 1 if abs(middle) < 100 else 0
+    return f"{middle:+.{digits}f}" + (f"±{half:.{digits}f}" if half >= 0.05 else "") + "%"
+
+
+def _places(changes: NDArray[np.float64]) -> str:
+    """How many of sorted changes, natural logarithms, are near each other: `2 × +0%, 4 × +231%`; of many places, the range."""
+    near = np.split(changes, np.flatnonzero(np.diff(changes) > _NEAR) + 1)
+    if len(near) > _PLACES:
+        low, high = (100 * (exp(float(x)) - 1) for x in changes[[0, -1]])
+        return f"{low:+.0f} to {high:+.0f}%"
+    return ", ".join(f"{len(x)} × {100 * (exp(float(x.mean())) - 1):+.0f}%" for x in near)
 
 
 def order_of_paper(seconds: Mapping[str, float], a: str, b: str) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from placekit_papers import pages
 from placekit_papers.claims import NAMES, VERDICTS, Item, count, load_paper, together
 from placekit_papers.command import item_table
 from placekit_papers.paper_tables import by_place, orders, paper_table
+from placekit_papers.parts import Placed, parts_of, parts_svg, parts_table, read_parts, write_parts
 from placekit_papers.runs import DATA, Run, Runs, read_runs, runs_in, write_runs
 from placekit_papers.statistics import change_text, judge, log_ratio, mean_text
 from placekit_papers.texts import fill
@@ -36,9 +38,9 @@ NOISY = dict(enumerate([0.9, 1.1, 1.0, 1.2, 0.8, 1.0]))
 def test_counts_of_verdicts() -> None:
     """They change only if runs or rules do: say why in the commit."""
     assert {name: count(name) for name in NAMES} == {
-        "mirhoseini2017": {"data sheets": [2, 8, 5, 3, 0], "tf2017": [3, 1, 2, 8, 0], "": [0, 3, 0, 1, 1]},
-        "post": {"data sheets": [2, 6, 7, 3, 0], "tf2017": [2, 1, 5, 1, 0]},
-        "placeto": {"data sheets": [4, 5, 3, 3, 0], "tf2017": [2, 4, 1, 0, 0], "": [0, 0, 0, 4, 0]},
+        "mirhoseini2017": {"data sheets": [2, 8, 5, 4, 0], "tf2017": [3, 1, 2, 8, 0], "": [0, 3, 0, 0, 1]},
+        "post": {"data sheets": [1, 4, 7, 6, 0], "tf2017": [2, 1, 5, 1, 0]},
+        "placeto": {"data sheets": [3, 6, 3, 3, 0], "tf2017": [2, 4, 1, 0, 0], "": [0, 0, 0, 4, 0]},
         "doppler": {"data sheets": [1, 15, 0, 4, 0], "": [0, 1, 0, 1, 1]},
     }
     assert VERDICTS == ("holds", "partly", "contradicted", "open", "not done")
@@ -55,6 +57,11 @@ def test_pages_have_the_figures_of_the_runs(page: str) -> None:
         wrong = text.replace(line, f"{line[: digit.start()]}{(int(digit[0]) + 1) % 10}{line[digit.end() :]}")
         assert wrong != text
         assert pages.updated(wrong, parts) == text
+
+
+def test_pages_are_short() -> None:
+    for page in RESEARCH.glob("*.md"):
+        assert sum(bool(re.search(r"\w", word)) for word in page.read_text().split()) <= 1_500, page
 
 
 def test_summaries_have_no_figures_of_ours_that_are_typed() -> None:
@@ -78,14 +85,14 @@ def test_a_verdict_follows_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     paper, real = load_paper("doppler"), claims.quantities
     claim = next(c for c in paper.claims if "less time than critical path" in c.paper)
-    assert claims._judged(paper, claim).verdicts["data sheets"][0] == "partly"
+    assert claims._judged(paper, claim).verdicts["data sheets"].verdict == "partly"
 
     def eight_times(names: list[str], w: str, c: str, method: str, quantity: str = "value") -> dict[int, float]:
         faster = 8 if (method, quantity) == ("doppler", "value") else 1
         return {seed: x / faster for seed, x in real(names, w, c, method, quantity).items()}
 
     monkeypatch.setattr(claims, "quantities", eight_times)
-    assert claims._judged(paper, claim).verdicts == {"data sheets": ("holds", "")}
+    assert claims._judged(paper, claim).verdicts["data sheets"].text() == "holds"
 
 
 def test_texts_are_computed() -> None:
@@ -117,14 +124,21 @@ def test_seeds_that_find_nothing_do_not_decide() -> None:
     assert judge("<", {0: 1.0, 1: inf, 2: inf}, {0: 2.0}) == "reversed"
     assert judge("<", {0: 1.0, 1: inf, 2: 3.0}, {0: 9.0, 1: 9.0, 2: inf}) == "open"
     assert change_text({0: inf}, {0: inf}) == "neither fits"
-    assert change_text(FAST, SLOW) == "-2.0 ± 0.5%"
+    assert change_text(FAST, SLOW) == "-2.0±0.5%"
     assert (mean_text({0: inf}), mean_text({0: 1.0, 1: inf})) == ("OOM", "1 (1 of 2)")
+
+
+def test_an_interval_does_not_reach_below_a_bound() -> None:
+    values = dict(enumerate([1.00, 1.01, 1.01, 1.01, 1.01, 1.01]))
+    assert (mean_text(values), mean_text(values, bound=1.0)) == ("1.01±0.004", "1.01±0.004")
+    assert mean_text(values, bound=1.0045) == "1 to 1.01"
+    assert mean_text({0: 1.0, 1: 1.0, 2: 3.0}) == "1 to 3"
 
 
 def test_seeds_in_two_places_are_shown() -> None:
     """No interval describes them, and an order holds only if it does for all seeds."""
     two = dict(enumerate([1.0, 1.0, 1.0, 3.0, 3.0, 3.0]))
-    assert change_text(two, {0: 1.0}) == "by seed +0, +0, +0, +200, +200, +200%"
+    assert change_text(two, {0: 1.0}) == "by seed 3 × +0%, 3 × +200%"
     assert change_text(two, dict(enumerate([1.0, 1.0, 1.0, 2.0, 2.0, 2.0]))) == "-50 to +200%"
     assert judge("<", {0: 1.0}, two) == "open"
     assert judge("<", {0: 0.1}, two) == "holds"
@@ -134,7 +148,7 @@ def test_seeds_in_two_places_are_shown() -> None:
 
 
 def test_verdicts_on_several_rows() -> None:
-    assert together(["holds", "holds"]) == ("holds", "")
+    assert together(["holds", "holds"]) == ("holds", "in 2 of 2 rows")
     assert together(["holds", "reversed", "reversed"]) == ("partly", "in 1 of 3 rows")
     assert together(["open"]) == ("open", "")
     assert together(["open", "open", "reversed"]) == ("open", "in 0 of 3 rows")
@@ -148,7 +162,7 @@ def test_runs_survive_a_file(tmp_path: Path) -> None:
     ]
     write_runs(rows, tmp_path / "x.csv")
     assert read_runs(tmp_path / "x.csv") == rows
-    assert by_place(rows, late=True)["mlp", "k80x2"]["post"] == {0: 0.75, 1: 3.0}
+    assert by_place(rows, "late_s")["mlp", "k80x2"]["post"] == {0: 0.75, 1: 3.0}
     with pytest.raises(RunError, match="has one seed"):
         Runs([rows[0]])
     with pytest.raises(RunError, match="no runs of 'etf'"):
@@ -229,7 +243,7 @@ class TestCommand:
         assert re.search(r"doppler +data sheets +1 +15 +0 +4 +0", placekit("paper").out)
         assert re.search(r"table9 +eight V100 +1 partly +\d+", placekit("paper", "doppler").out)
         out = placekit("paper", "doppler", "table9").out
-        assert "ChainMM -12.3 ± 0.5%" in out
+        assert "ChainMM -12.3±0.5%" in out
         assert "partly, in 2 of 4 rows" in out
 
     def test_shows_the_papers_figures_beside_ours(self, placekit: Command) -> None:
@@ -329,6 +343,54 @@ def test_controllers_share_a_baseline() -> None:
     assert (own.method, shared.method) == ("own, 100%", "shared, 100%")
     assert own.evaluations == shared.evaluations == 120
     assert own.late_s != shared.late_s
+
+
+class TestParts:
+    """Two layers and the rest of a network: one layer is divided between two devices."""
+
+    EVENTS = (
+        ("encoder.0.linear", "mm", 0, 3e6), ("encoder.0.linear", "mm", 1, 1e6), ("decoder.0", "mm", 1, 2e6),
+        ("", "q[0,1]", 0, 1e6),
+    )  # fmt: skip
+
+    def trace(self, path: Path) -> Path:
+        tracks = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": i, "args": {"name": f"k80:{i} stream 0"}}
+            for i in range(2)
+        ]
+        events = [
+            {"ph": "X", "name": name, "pid": 0, "tid": tid, "ts": 0.0, "dur": us, "args": {"module": module}}
+            for module, name, tid, us in self.EVENTS
+        ]
+        path.write_text(json.dumps({"traceEvents": [*tracks, *events]}))
+        return path
+
+    def test_parts_are_named_by_what_the_expression_matches(self, tmp_path: Path) -> None:
+        found = parts_of(self.trace(tmp_path / "x.json"), r"encoder|decoder|q")
+        assert found == {"encoder": {"k80:0": 3.0, "k80:1": 1.0}, "decoder": {"k80:1": 2.0}, "q": {"k80:0": 1.0}}
+        assert parts_of(tmp_path / "x.json", "encoder")["other"] == {"k80:0": 1.0, "k80:1": 2.0}
+
+    def test_a_file_has_the_seconds_again(self, tmp_path: Path) -> None:
+        placed = Placed("nmt", "k80x2", "post", 0, parts_of(self.trace(tmp_path / "x.json"), "encoder|decoder"))
+        write_parts([placed], tmp_path / "x.csv")
+        assert read_parts(tmp_path / "x.csv") == [placed]
+        table = parts_table([placed])
+        assert "encoder  k80:0 75%, k80:1 25%" in table
+        assert table[-1].startswith("other")
+
+    def test_a_picture_has_a_bar_for_each_device_of_a_part(self, tmp_path: Path) -> None:
+        placed = Placed("nmt", "k80x2", "post", 0, parts_of(self.trace(tmp_path / "x.json"), "encoder|decoder"))
+        svg = ElementTree.fromstring(parts_svg([placed]))
+        titles = [e.text for e in svg.iter("{http://www.w3.org/2000/svg}title")]
+        assert titles == ["k80:0", "k80:1", "k80:1 100%", "k80:0 75%", "k80:1 25%", "k80:0 100%"]
+
+    def test_an_item_without_parts_has_no_picture(self, placekit: Command) -> None:
+        outcome = placekit("paper", "post", "figure3", "--svg", "x.svg")
+        assert outcome.code == 0, outcome.err
+        assert Path("x.svg").read_text().count("<rect") > 50
+        outcome = placekit("paper", "post", "table1", "--svg", "x.svg")
+        assert outcome.code == 1
+        assert "item table1 shows no placements" in outcome.err
 
 
 def test_an_item_without_runs_takes_its_minutes() -> None:

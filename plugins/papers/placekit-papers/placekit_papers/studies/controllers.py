@@ -42,12 +42,16 @@ def run(folder: Path, registry: Registry) -> list[str]:
             for baseline in ("own", "shared")
         ]
         write_runs(runs, folder / "runs.csv")
-    return list(lines([], {}, by_place(runs, late=True)))
+    return _table(runs)
 
 
 def show() -> list[str]:
     """The mean of the last placements of the recorded runs."""
-    return list(lines([], {}, by_place(read_runs(DATA / "mirhoseini_controllers.csv"), late=True)))
+    return _table(read_runs(DATA / "mirhoseini_controllers.csv"))
+
+
+def _table(runs: list[Run]) -> list[str]:
+    return list(lines([], {}, by_place(runs, "late_s"), by_place(runs, "bound_s")))
 
 
 def learn(

@@ -37,7 +37,7 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 def interval(values: Sequence[float]) -> str:
     """The mean, with its 95% interval over the seeds if they differ."""
     mean, half = mean_and_half(values)
-    return f"{mean:.3f}" + (f" ± {half:.3f}" if half else "")
+    return f"{mean:.3f}" + (f"±{half:.3f}" if half else "")
 
 
 def trained_runs(options: Sequence[Sequence[str]], folder: Path) -> Iterator[tuple[Path, Summary]]:
