@@ -20,6 +20,10 @@ class DopplerOptions(TorchOptions):
         le=8,
         description="threads of the compiled episodes, at most 8; 0: as many as there are cores. Results do not depend on it",
     )
+    engine: Literal["fast", "plain"] = Field(
+        "fast",
+        description="episodes as in episodes.py, compiled, or as in plain.py; they differ by rounding and in speed",
+    )
     size: int = Field(64, ge=1, description="length of the embeddings of operations")
     hidden: int = Field(64, ge=1, description="units of the layer before the logits, of SEL and of PLC")
     rounds: int = Field(3, ge=0, description="rounds of message passing")

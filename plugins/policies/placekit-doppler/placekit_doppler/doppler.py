@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_learn.spread import CHUNKS, Threads
 from placekit_learn.torch_policy import TorchOptions, TorchParameters
 from placekit_scheduling import b_level, group_priority
-from torch import nn
+from torch import Tensor, nn
 
 from placekit_core import (
     ExploresNear,
@@ -24,10 +24,10 @@ from placekit_core import (
     Rollouts,
     Teaches,
 )
-from placekit_doppler import DopplerOptions, lock_step
+from placekit_doppler import DopplerOptions, plain
 from placekit_doppler.arrays import GREEDY, NEAR_BEST, SAMPLE, WEIGHTS, Episode, Follow, Gradient, OutputArrays
 from placekit_doppler.episodes import climb_all, decided_all, run_all
-from placekit_doppler.network import Dual, NetworkOutputs
+from placekit_doppler.network import Dual
 from placekit_doppler.prepared import Prepared
 
 PACE = 100.0
@@ -57,22 +57,22 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
     name = "doppler"
     options_class: ClassVar[type[TorchOptions]] = DopplerOptions
     options: DopplerOptions
-    free_options = (*TorchParameters.free_options, "episode_threads", "exploration")
+    free_options = (*TorchParameters.free_options, "engine", "episode_threads", "exploration")
 
     def __init__(self, options: Any = None, **values: Any) -> None:
         super().__init__(options, **values)
         self._ready: dict[str, Prepared] = {}
         self._threads = Threads(self.options.episode_threads, "placekit-doppler")
-        self._last_outputs: tuple[Prepared, NetworkOutputs] | None = None
+        self._last_outputs: tuple[Prepared, tuple[Tensor, ...]] | None = None
 
     def network(self, problems: Sequence[Problem]) -> nn.Module:
         o = self.options
         return Dual(o.size, o.hidden, o.rounds, o.noise > 0, o.message_passing == "per_step")
 
     @property
-    def in_lock_step(self) -> bool:
-        """Whether episodes run in lock step in torch, not one after the other in compiled loops."""
-        return self.options.message_passing == "per_step"
+    def plain(self) -> bool:
+        """Whether `plain.py` runs the episodes: it alone can pass messages for every decision."""
+        return self.options.engine == "plain" or self.options.message_passing == "per_step"
 
     @property
     def dual(self) -> Dual:
@@ -150,9 +150,9 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         e.weights[:] = self._weights(n, rng, bool(e.noisy.any()))
         nobody = np.zeros(problem.graph.n, np.int64)
         other = follow or Follow(nobody, nobody)
-        if self.in_lock_step:
+        if self.plain:
             with self.fixed_threads(), torch.no_grad():
-                lock_step.run(self.dual, ready, e, seed, explore, how, other, teach)
+                plain.run(self.dual, ready, e, seed, explore, how, other, teach)
             return self._rollouts(ready, e)
         outputs = self.output_arrays(ready, self._network_outputs(ready))
 
@@ -224,7 +224,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         steps = e.op.shape[1]
         weight = np.ascontiguousarray(weight[:, :steps], np.float64)
         with self.fixed_threads():
-            climbed = lock_step.gradients if self.in_lock_step else self._climbed
+            climbed = plain.gradients if self.plain else self._climbed
             worth, gradient = climbed(self.dual, ready, e, weight, entropy_weight)
         if self.options.noise:
             mean, std = self._normal()
@@ -259,7 +259,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         self._last_outputs = None  # autograd has freed its graph
         return float(worth.sum()), self._through(ready, tensors, total)
 
-    def _through(self, ready: Prepared, tensors: NetworkOutputs, g: Gradient) -> dict[str, NDArray[Any]]:
+    def _through(self, ready: Prepared, tensors: tuple[Tensor, ...], g: Gradient) -> dict[str, NDArray[Any]]:
         """The gradient with respect to the parameters, from that with respect to the networks' outputs."""
         module: Any = self.module
         names, parameters = zip(*module.named_parameters(), strict=True)
@@ -272,18 +272,19 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         gradient["plc_out.bias"] = g.bias.astype(np.float32)
         return gradient
 
-    def _network_outputs(self, ready: Prepared) -> NetworkOutputs:
-        """The networks' outputs, with autograd; computed once for the same parameters."""
+    def _network_outputs(self, ready: Prepared) -> tuple[Tensor, ...]:
+        """`score`, `own` and `sent` of `OutputArrays`, [k, ...], with autograd; computed once for the same parameters."""
         if self._last_outputs is None or self._last_outputs[0] is not ready:
             with self.fixed_threads(), torch.enable_grad():
-                self._last_outputs = ready, self.dual(ready.inputs)
+                score, own, h = self.dual(ready.inputs)
+                self._last_outputs = ready, (score, self.dual.plc_own(own), self.dual.plc_sent(h))
         return self._last_outputs[1]
 
-    def output_arrays(self, ready: Prepared, tensors: NetworkOutputs) -> OutputArrays:
+    def output_arrays(self, ready: Prepared, tensors: tuple[Tensor, ...]) -> OutputArrays:
         """The networks' outputs, for the compiled loops."""
         n, rows, module = ready.problem.graph.n, ready.features.op, self.module
 
-        def spread_out(x: torch.Tensor) -> NDArray[np.float32]:
+        def spread_out(x: Tensor) -> NDArray[np.float32]:
             whole = np.zeros((n, *x.shape[1:]), np.float32)
             whole[rows] = x.detach().numpy()
             return whole
@@ -300,9 +301,9 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         ready, e = self.prepared(problem), Episode(**rollouts.extra)
         n, steps = e.op.shape
         found = np.zeros(rollouts.log_prob.shape)
-        if self.in_lock_step:
+        if self.plain:
             with self.fixed_threads(), torch.no_grad():
-                found[:, :steps] = lock_step.decided(self.dual, ready, e)[0]
+                found[:, :steps] = plain.log_probs(self.dual, ready, e)
             return found
         outputs = self.output_arrays(ready, self._network_outputs(ready))
         steps_only = np.zeros((n, steps))

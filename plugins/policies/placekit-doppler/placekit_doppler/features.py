@@ -69,14 +69,14 @@ class Features:
         )
 
 
-def standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns with mean 0 and standard deviation 1; constant ones 0."""
+def standardised(values: NDArray[np.float64], least: float = 1e-9) -> NDArray[np.float64]:
+    """Columns with mean 0 and standard deviation 1; 0 where that is at most `least` of the largest value."""
     if not len(values):
         return values
     centred = values - values.mean(axis=0)
     deviation = centred.std(axis=0)
     scale = np.abs(values).max(axis=0)
-    constant = deviation <= 1e-9 * scale
+    constant = deviation <= least * scale
     return np.where(constant, 0.0, centred / np.where(constant, 1.0, deviation))
 
 

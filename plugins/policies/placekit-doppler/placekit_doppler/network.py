@@ -1,4 +1,8 @@
-"""The networks of SEL and PLC in torch (section 5.2), as far as their outputs are fixed within an episode."""
+"""The networks of SEL and PLC in plain torch (Yao et al. 2026, sections 5.2 and 5.3; sizes as in the authors' code).
+
+Both pass messages over the graph with networks of their own. Shapes: k operations, e edges, D devices; `size` numbers of an
+embedding. LeakyReLU is between all layers.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +26,22 @@ class Inputs(NamedTuple):
     to_exit: Tensor
 
     @classmethod
-    def of(cls, features: Features, device: torch.device | str = "cpu") -> Inputs:
-        """The features as tensors on a torch device."""
-        tensors = (
+    def of(cls, features: Features) -> Inputs:
+        """The features as tensors."""
+        return cls(
             torch.from_numpy(features.static), torch.from_numpy(features.edge), torch.from_numpy(features.edge_s),
             _means(features.to_entry, len(features.op)), _means(features.to_exit, len(features.op)),
         )  # fmt: skip
-        return cls(*(x.to(device) for x in tensors))
 
 
 DYNAMIC = 3
 """Further features, if messages are passed anew for every decision: placed or not, start and finish over the makespan."""
 
 
-class NetworkOutputs(NamedTuple):
-    """The networks' outputs for k operations, see `arrays.OutputArrays`; given states, episodes are the first dimension."""
-
-    score: Tensor  # [k]
-    own: Tensor  # [k, h]
-    sent: Tensor  # [k, h]
-
-
 class MessagePassing(nn.Module):
     """Embeddings of operations: rounds of an edge-conditioned convolution and a GRU, with shared weights (Gilmer et al. 2017).
 
-    A message is (W0 + w W1) times the sender's embedding, where w is the edge's feature; messages are summed.
+    The message of u to v is A(w) h_u, where w is the feature of the edge and A(w) = W0 + w W1; messages are summed.
     """
 
     def __init__(self, size: int, rounds: int) -> None:
@@ -59,21 +54,21 @@ class MessagePassing(nn.Module):
         nn.init.uniform_(self.edge.bias, -(size**-0.5), size**-0.5)
 
     def forward(self, h: Tensor, edge: Tensor, edge_s: Tensor) -> Tensor:
-        """[..., k, size] embeddings, from initial ones of the same shape."""
-        size = h.shape[-1]
-        slope, plain = self.edge.weight.view(size, size), self.edge.bias.view(size, size)
-        both = torch.cat([plain, slope], dim=1)
+        """[k, size] embeddings, from initial ones of the same shape."""
+        size = h.shape[1]
+        # W0 h_u and W1 h_u for all u at once: there are more edges than operations
+        both = torch.cat([self.edge.bias.view(size, size), self.edge.weight.view(size, size)], dim=1)
         sender, receiver = edge
         for _ in range(self.rounds):
-            carried = (h @ both).index_select(-2, sender)
-            message = carried[..., :size] + edge_s[:, None] * carried[..., size:]
-            total = self.root(h).index_add(-2, receiver, message)
-            h = self.update(_active(total).reshape(-1, size), h.reshape(-1, size)).view_as(h)
+            carried = (h @ both).index_select(0, sender)
+            message = carried[:, :size] + edge_s[:, None] * carried[:, size:]
+            total = self.root(h).index_add(0, receiver, message)
+            h = self.update(_active(total), h)
         return h
 
 
 class Encoder(nn.Module):
-    """A network's own view of the operations: features and embeddings, [..., k, size] each.
+    """A network's own view of the operations: Z, their features after a layer, and H, their embeddings, [k, size] each.
 
     The state of an episode enters only the embeddings: the operation of the next decision is itself not placed yet.
     """
@@ -85,11 +80,9 @@ class Encoder(nn.Module):
         self.messages = MessagePassing(size, rounds)
 
     def forward(self, x: Inputs, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        node = x.static
-        if state is not None:
-            node = torch.cat([node.expand(len(state), *node.shape), state], dim=2)
+        node = x.static if state is None else torch.cat([x.static, state], dim=1)
         h = self.messages(_active(self.entry(node)), x.edge, x.edge_s)
-        return _active(self.features(x.static)).expand_as(h), h
+        return _active(self.features(x.static)), h
 
 
 class Dual(nn.Module):
@@ -108,6 +101,7 @@ class Dual(nn.Module):
         self.dynamic = dynamic
         self.sel, self.plc = Encoder(size, rounds, dynamic), Encoder(size, rounds, dynamic)
         self.sel_hidden, self.sel_out = nn.Linear(4 * size, hidden), nn.Linear(hidden, 1)
+        # PLC's first layer, by the parts of its input
         self.plc_own = nn.Linear(2 * size, hidden)
         self.plc_sent = nn.Linear(size, hidden, bias=False)
         self.plc_device = nn.Linear(FEATURES, hidden, bias=False)
@@ -116,31 +110,33 @@ class Dual(nn.Module):
             self.weights_mean = nn.Parameter(torch.zeros(WEIGHTS))
             self.weights_log_std = nn.Parameter(torch.zeros(WEIGHTS))
 
-    def forward(self, x: Inputs, state: Tensor | None = None) -> NetworkOutputs:
-        """`state`: [n, k, DYNAMIC] of n episodes, if `dynamic`."""
-        z, h = self.sel(x, state)
-        seen = torch.cat([h, _along(x.to_exit, h), _along(x.to_entry, h), z], dim=-1)
-        score = self.sel_out(_active(self.sel_hidden(seen))).squeeze(-1)
-        z, h = self.plc(x, state)
-        return NetworkOutputs(score, self.plc_own(torch.cat([z, h], dim=-1)), self.plc_sent(h))
+    def forward(self, x: Inputs, state: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """[k] logits of SEL, and PLC's view of the operations: [k, 2 size] Z and H, and [k, size] H alone.
 
-    def place_logits(self, own: Tensor, total: Tensor, device: Tensor) -> Tensor:
-        """[..., D] logits from [..., h] own, [..., D, h] sums of what was sent, and [..., D, FEATURES]."""
-        hidden = own.unsqueeze(-2) + total + self.plc_device(device)
-        logits: Tensor = self.plc_out(_active(hidden)).squeeze(-1)
+        SEL reads the means of the embeddings on an operation's longest paths to an exit and to an entry, H, and Z.
+        `state`: [k, DYNAMIC], if `dynamic`.
+        """
+        z, h = self.sel(x, state)
+        seen = torch.cat([h, x.to_exit @ h, x.to_entry @ h, z], dim=1)
+        score = self.sel_out(_active(self.sel_hidden(seen))).squeeze(1)
+        z, h = self.plc(x, state)
+        return score, torch.cat([z, h], dim=1), h
+
+    def place_logits(self, own: Tensor, placed: Tensor, device: Tensor) -> Tensor:
+        """[D] logits of PLC.
+
+        Args:
+            own: [2 size] Z and H of the operation.
+            placed: [D, size] sums of H over the operations on each device.
+            device: [D, FEATURES] features of the devices.
+        """
+        hidden = self.plc_own(own) + self.plc_sent(placed) + self.plc_device(device)
+        logits: Tensor = self.plc_out(_active(hidden)).squeeze(1)
         return logits
 
 
 def _active(x: Tensor) -> Tensor:
     return F.leaky_relu(x, float(SLOPE))
-
-
-def _along(means: Tensor, h: Tensor) -> Tensor:
-    """[..., k, size] means over paths; a sparse matrix multiplies only matrices."""
-    if h.dim() == 2:
-        return means @ h
-    n, k, size = h.shape
-    return (means @ h.transpose(0, 1).reshape(k, n * size)).view(k, n, size).transpose(0, 1)
 
 
 def _means(paths: tuple[object, object], k: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The dual policy: the compiled loops beside the readable ones, features by hand."""
+"""The dual policy: features by hand, what episodes explore, how they end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from doppler_reference import Seen, episode, observed, pyg_messages
 from numpy.testing import assert_allclose
-from placekit_doppler.arrays import FEATURES, PAPER, Episode
+from placekit_doppler.arrays import FEATURES, Episode
 from placekit_doppler.doppler import Doppler
 from placekit_doppler.features import Features, standardised
 from placekit_doppler.network import Inputs, MessagePassing
@@ -22,56 +21,10 @@ SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 EPISODES = 4
 
 
-def problems() -> list[Problem]:
-    return [fakes.diamond(), fakes.mixed(), fakes.chain(12), fakes.independent(5, devices=3), fakes.unequal(8)]
-
-
 def built(problem: Problem, seed: int = 0, **options: Any) -> Doppler:
     policy = Doppler(**{**SMALL, **options})
     policy.build([problem], np.random.default_rng(seed))
     return policy
-
-
-@pytest.mark.parametrize("options", [{}, {"noise": 0}, {"features": "paper"}], ids=["usual", "without noise", "paper"])
-@pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
-def test_compiled_episodes_are_those_of_the_reference(problem: Problem, options: dict[str, Any]) -> None:
-    """Log-probabilities, entropies and gradients of the same decisions; autograd's are the reference's."""
-    policy = built(problem, **options)
-    shown = PAPER if options.get("features") == "paper" else FEATURES
-    drawn = policy.rollout(problem, EPISODES, np.random.default_rng(1), 1.0)
-    e = Episode(**drawn.extra)
-    steps = e.op.shape[1]
-    weight = np.random.default_rng(2).standard_normal((EPISODES, drawn.log_prob.shape[1]))
-    module: Any = policy.module
-    objective = torch.zeros(())
-    for row in range(EPISODES):
-        decisions = list(zip(e.op[row].tolist(), e.device[row].tolist(), strict=True))
-        again = episode(module, problem, decisions, weights=e.weights[row], shown=shown)
-        assert_allclose(again.log_prob.detach(), e.log_prob[row], atol=1e-5)
-        assert_allclose(again.entropy.detach(), e.entropy[row], atol=1e-5)
-        objective = (
-            objective + (torch.from_numpy(weight[row, :steps]) * again.log_prob).sum() + 0.3 * again.entropy.sum()
-        )
-    expected = torch.autograd.grad(objective, list(module.parameters()), allow_unused=True, materialize_grads=True)
-    found = policy.gradients(problem, drawn, weight, 0.3)
-    for (name, _), values in zip(module.named_parameters(), expected, strict=True):
-        if name.startswith("weights"):
-            continue  # of their density: by itself below
-        assert_allclose(found[name], values, atol=2e-4, rtol=2e-3, err_msg=name)
-
-
-@pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
-def test_what_devices_are_like(problem: Problem) -> None:
-    """The features of the compiled loop are those that the reference takes from the list scheduler."""
-    policy = built(problem)
-    e = Episode(**policy.rollout(problem, 1, np.random.default_rng(3), 1.0).extra)
-    scheduler, so_far = ListScheduler(problem), Seen.nothing(problem, Features.of(problem))
-    for step, (op, device) in enumerate(zip(e.op[0].tolist(), e.device[0].tolist(), strict=True)):
-        may, seen = observed(problem, scheduler, so_far, op)
-        assert e.may[0, step].tolist() == may.tolist()
-        assert_allclose(e.features[0, step][may], seen, atol=1e-3)
-        scheduler.place(op, device)
-        so_far.placed(op, device)
 
 
 def test_features_by_hand() -> None:
@@ -90,12 +43,18 @@ def test_features_by_hand() -> None:
     assert_allclose(standardised(np.array([[1.0, 5.0], [3.0, 5.0]])), [[-1, 0], [1, 0]])
 
 
-def test_messages_are_those_of_pyg() -> None:
-    pytest.importorskip("torch_geometric")
+def test_messages_by_hand() -> None:
+    """Gilmer et al. 2017, edge network: m_v = sum of A(e_uv) h_u over u; then h_v by a GRU."""
     layer, x = MessagePassing(8, 3), Inputs.of(Features.of(fakes.diamond()))
-    h = torch.randn(len(x.static), 8, generator=torch.Generator().manual_seed(0))
+    first = torch.randn(len(x.static), 8, generator=torch.Generator().manual_seed(0))
+    h = first
     with torch.no_grad():
-        assert_allclose(layer(h, x.edge, x.edge_s), pyg_messages(layer, h, x.edge, x.edge_s), atol=1e-5)
+        for _ in range(3):
+            m = layer.root(h)
+            for sender, receiver, w in zip(*x.edge, x.edge_s, strict=True):
+                m[receiver] += h[sender] @ layer.edge(w[None]).view(8, 8)
+            h = layer.update(torch.nn.functional.leaky_relu(m, 0.1), h)
+        assert_allclose(layer(first, x.edge, x.edge_s), h, atol=1e-6)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:

@@ -23,13 +23,13 @@ class TestDoppler(LearnablePolicyContract):
 
 @pytest.mark.slow
 @pytest.mark.long
-class TestPerStep(LearnablePolicyContract):
+class TestPlain(LearnablePolicyContract):
     short = True
     distinguishes_devices = False
 
     @pytest.fixture
     def make(self):
-        return partial(Doppler, **SMALL, message_passing="per_step")
+        return partial(Doppler, **SMALL, engine="plain")
 
 
 class TestThreeStage(TrainerContract):

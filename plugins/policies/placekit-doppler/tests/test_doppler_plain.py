@@ -1,4 +1,4 @@
-"""Episodes in lock step beside the compiled ones, and messages that are passed for every decision."""
+"""Episodes of `plain.py` beside the compiled ones, and messages that are passed for every decision."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from placekit_doppler import lock_step
-from placekit_doppler.arrays import FEATURES, STATIC, Episode
+from placekit_doppler import plain
+from placekit_doppler.arrays import STATIC
 from placekit_doppler.doppler import Doppler
+from placekit_doppler.network import Dual
 from placekit_doppler.three_stage import ThreeStage
 from placekit_testing import fakes
 
 from placekit_core import BudgetExhausted, GraphBuilder, Problem, Rollouts
 
-pytestmark = pytest.mark.slow  # the loops of this mode compile for half a minute
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
 EPISODES = 4
 WHOLE = ("op", "device", "drawn", "may", "noisy", "label_op", "label_device", "group_device")
-
-
-class InLockStep(Doppler):
-    """Messages once per episode, and yet in lock step."""
-
-    in_lock_step = True
 
 
 def layers() -> Problem:
@@ -45,8 +39,8 @@ def problems() -> list[Problem]:
     return [fakes.diamond(), fakes.mixed(), fakes.chain(12), fakes.grouped(), fakes.unequal(8), layers()]
 
 
-def built(problem: Problem, kind: type[Doppler] = Doppler, **options: Any) -> Doppler:
-    policy = kind(**{**SMALL, **options})
+def built(problem: Problem, **options: Any) -> Doppler:
+    policy = Doppler(**{**SMALL, **options})
     policy.build([problem], np.random.default_rng(0))
     return policy
 
@@ -59,52 +53,64 @@ def drawn(policy: Doppler, problem: Problem, how: str, explore: float = 0.7) -> 
     return (policy.teach if how == "teach" else policy.rollout)(problem, EPISODES, rng, explore)
 
 
+def same_judgement(fast: Doppler, plain: Doppler, problem: Problem, rollouts: Rollouts) -> None:
+    """Both engines have the same log-probabilities, gradients and loss for the same episodes, up to rounding."""
+    assert_allclose(plain.log_prob(problem, rollouts), fast.log_prob(problem, rollouts), atol=2e-6)
+    weight = np.random.default_rng(2).standard_normal(rollouts.log_prob.shape)
+    expected = fast.gradients(problem, rollouts, weight, 0.3)
+    for name, values in plain.gradients(problem, rollouts, weight, 0.3).items():
+        assert_allclose(values, expected[name], atol=1e-5, rtol=1e-4, err_msg=name)
+    losses = [policy.imitate(problem, rollouts, np.random.default_rng(0))[0] for policy in (fast, plain)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
 @pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
 @pytest.mark.parametrize(
     ("how", "options"),
     [
         ("rollout", {}),
-        ("rollout", {"exploration": "greedy", "noise": 0}),
+        ("rollout", {"exploration": "greedy", "noise": 0, "features": "paper"}),
         ("teach", {}),
         ("near", {}),
         ("rollout", {"sel": "critical_path"}),
         ("teach", {"plc": "earliest_start"}),
+        ("near", {"sel": "critical_path"}),
     ],
-    ids=["sample", "greedy", "teach", "near", "plc alone", "sel alone"],
+    ids=["sample", "greedy", "teach", "near", "plc alone", "sel alone", "near, plc alone"],
 )
-def test_compiled_episodes_in_lock_step(problem: Problem, how: str, options: dict[str, Any]) -> None:
-    """Of equal generators the same episodes; log-probabilities, entropies and gradients of the same."""
-    one, all_ = built(problem, **options), built(problem, InLockStep, **options)
-    expected, found = drawn(one, problem, how), drawn(all_, problem, how)
+def test_both_engines_do_the_same(problem: Problem, how: str, options: dict[str, Any]) -> None:
+    """Equal generators give the same episodes, and both engines judge these the same, also after a step of the optimiser."""
+    fast, plain = built(problem, **options), built(problem, engine="plain", **options)
+    expected, found = drawn(fast, problem, how), drawn(plain, problem, how)
     for name in WHOLE:
         assert np.array_equal(expected.extra[name], found.extra[name]), name
-    assert_allclose(found.extra["features"], expected.extra["features"], atol=1e-6)
-    assert_allclose(found.log_prob, expected.log_prob, atol=1e-5)
-    assert_allclose(found.entropy, expected.entropy, atol=1e-5)
     assert np.array_equal(found.placements.device, expected.placements.device)
-    for policy in (one, all_):  # of other parameters than those that drew
+    assert_allclose(
+        found.extra["features"], expected.extra["features"], atol=1e-3
+    )  # where they hardly differ by device
+    assert_allclose(found.log_prob, expected.log_prob, atol=1e-4)
+    assert_allclose(found.entropy, expected.entropy, atol=1e-4)
+    for policy in (fast, plain):
         policy.apply(
             {"plc_out.weight": np.full((1, 8), 0.1, np.float32), "sel_out.weight": np.ones((1, 8), np.float32)}
         )
-    assert_allclose(all_.log_prob(problem, found), one.log_prob(problem, found), atol=1e-5)
-    weight = np.random.default_rng(2).standard_normal(found.log_prob.shape)
-    gradients = one.gradients(problem, found, weight, 0.3)
-    for name, values in all_.gradients(problem, found, weight, 0.3).items():
-        assert_allclose(values, gradients[name], atol=2e-4, rtol=2e-3, err_msg=name)
-    loss = one.imitate(problem, found, np.random.default_rng(0))[0]
-    assert_allclose(all_.imitate(problem, found, np.random.default_rng(0))[0], loss, rtol=1e-5, atol=1e-6)
+    same_judgement(fast, plain, problem, expected)
+
+
+def test_both_engines_judge_equal_operations_the_same() -> None:
+    """Rounding decides which of equal operations is the likeliest, so that only judgements of one episode are the same."""
+    problem = fakes.independent(5, devices=3)
+    fast = built(problem)
+    same_judgement(fast, built(problem, engine="plain"), problem, drawn(fast, problem, "rollout"))
 
 
 @pytest.mark.parametrize("how", ["rollout", "near"])
-def test_what_is_decided_is_what_was_drawn(how: str) -> None:
+@pytest.mark.parametrize("passing", ["per_episode", "per_step"])
+def test_what_is_repeated_is_what_was_drawn(how: str, passing: str) -> None:
     for problem in problems():
-        for kind, passing in ((InLockStep, "per_episode"), (Doppler, "per_step")):
-            policy = built(problem, kind, message_passing=passing)
-            r = drawn(policy, problem, how)
-            with torch.no_grad():
-                log_prob, entropy = lock_step.decided(policy.dual, policy.prepared(problem), Episode(**r.extra))
-            assert_allclose(log_prob, r.extra["log_prob"], atol=1e-5)
-            assert_allclose(entropy, r.extra["entropy"], atol=1e-5)
+        policy = built(problem, engine="plain", message_passing=passing)
+        r = drawn(policy, problem, how)
+        assert_allclose(policy.log_prob(problem, r), r.log_prob, atol=1e-6)
 
 
 @pytest.mark.parametrize("problem", problems(), ids=lambda p: p.graph.name)
@@ -130,15 +136,11 @@ def test_without_weights_of_the_state_both_say_the_same(problem: Problem) -> Non
 def test_the_state_by_hand() -> None:
     """A chain on one device: what is placed, from its start to its finish, over the makespan so far."""
     problem = fakes.chain(4)
-    policy = built(problem, message_passing="per_step")
-    ready, e = policy.prepared(problem), Episode(**drawn(policy, problem, "rollout").extra)
-    e.device[:] = 0
-    outputs = lock_step._StepOutputs(policy.dual, ready, e)
-    steps = []
-    for step in range(ready.steps):
-        outputs.observe()
-        steps.append(outputs.dynamic()[0])
-        lock_step._replay(ready.fixed, outputs.states, e, step)
+    ready = built(problem).prepared(problem)
+    state, steps = plain.State(ready), []
+    for op in ready.features.op:
+        steps.append(state.dynamic())
+        state.place(op, 0)
     cost = problem.op_s[ready.features.op, 0]
     finish = cost[:3].cumsum()
     assert not steps[0].any()
@@ -149,65 +151,50 @@ def test_the_state_by_hand() -> None:
 
 def test_embeddings_change_within_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
     """And differ between episodes that placed otherwise; passed once, they are the same throughout."""
-    problem = layers()
+    problem, usual = layers(), Dual.forward
     sent: list[torch.Tensor] = []
-    usual = lock_step._StepOutputs.observe
 
-    def recorded(self: Any) -> None:
-        usual(self)
-        sent.append(self.tensors.sent.clone())
+    def recorded(self: Any, x: Any, state: Any) -> Any:
+        sent.append(usual(self, x, state)[2])
+        return usual(self, x, state)
 
-    per_step, per_episode = built(problem, message_passing="per_step"), built(problem, InLockStep)
-    monkeypatch.setattr(lock_step._StepOutputs, "observe", recorded)
+    per_step, per_episode = (built(problem, engine="plain", message_passing=x) for x in ("per_step", "per_episode"))
+    monkeypatch.setattr(Dual, "forward", recorded)
     drawn(per_step, problem, "rollout", 1.0)
-    steps = torch.stack(sent)  # [T, n, k, h]
-    assert steps.shape[:2] == (9, EPISODES)
-    assert (steps[1:] - steps[:-1]).abs().amax(dim=(2, 3)).min() > 1e-4
-    assert (steps[0] == steps[0, :1]).all()
-    assert (steps[-1, 0] - steps[-1, 1]).abs().max() > 1e-4
+    steps = torch.stack(sent).unflatten(0, (EPISODES, 9))  # [n, T, k, size]
+    assert (steps[:, 1:] - steps[:, :-1]).abs().amax(dim=(2, 3)).min() > 1e-4
+    assert (steps[:, 0] == steps[0, 0]).all()
+    assert (steps[0, -1] - steps[1, -1]).abs().max() > 1e-4
     sent.clear()
     drawn(per_episode, problem, "rollout", 1.0)
-    assert all(torch.equal(x, sent[0]) for x in sent)
+    assert len(sent) == EPISODES
 
 
-def test_gradients_of_more_episodes_than_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are summed over chunks; and are those of `decided` by autograd."""
-    problem = layers()
-    policy = built(problem, message_passing="per_step", noise=0)
-    r = drawn(policy, problem, "rollout")
-    weight = np.random.default_rng(2).standard_normal(r.log_prob.shape)
-    monkeypatch.setattr(lock_step, "AT_ONCE", 3)
-    found = policy.gradients(problem, r, weight, 0.3)
-    e, module = Episode(**r.extra), policy.dual
-    log_prob, entropy = lock_step.decided(module, policy.prepared(problem), e)
-    objective = (torch.from_numpy(weight[:, : e.op.shape[1]]) * log_prob).sum() + 0.3 * entropy.sum()
-    names, parameters = zip(*module.named_parameters(), strict=True)
-    expected = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
-    for name, values in zip(names, expected, strict=True):
-        assert_allclose(found[name], values, atol=1e-4, rtol=1e-3, err_msg=name)
-    for name in ("sel.entry.weight", "plc.entry.weight"):
-        assert found[name][:, len(STATIC) :].any(axis=0).all(), "what is placed, where from and where to"
-
-
-def test_three_stages_with_messages_for_every_decision() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"engine": "plain"}, id="plain"),
+        pytest.param({"message_passing": "per_step"}, id="per step", marks=pytest.mark.slow),
+    ],
+)
+def test_three_stages(options: dict[str, Any]) -> None:
     problem = fakes.unequal(6)
-    policy, task = built(problem, message_passing="per_step"), fakes.fake_task(problem, 32)
+    policy, task = built(problem, **options), fakes.fake_task(problem, 16)
     before = policy.state_dict()
-    trainer = ThreeStage(samples=8, imitation_episodes=8, list_schedules_first=False)
+    trainer = ThreeStage(samples=4, imitation_episodes=4, list_schedules_first=False)
     with pytest.raises(BudgetExhausted):
         trainer.fit(policy, [task], np.random.default_rng(0))
-    assert (trainer.imitated, trainer.updates) == (8, 4)
+    assert (trainer.imitated, trainer.updates) == (4, 4)
     changed = {name for name, values in policy.state_dict().items() if (values != before[name]).any()}
-    assert changed >= {"weights_mean", "plc.entry.weight", "plc_device.weight"}
+    assert changed >= {"weights_mean", "sel.entry.weight", "plc.entry.weight", "plc_device.weight"}
     assert all(np.isfinite(values).all() for values in policy.state_dict().values())
     assert task.evaluate.best is not None
 
 
 def test_sources_alone_have_no_steps() -> None:
     problem = fakes.sources_only()
-    policy = built(problem, message_passing="per_step")
+    policy = built(problem, engine="plain")
     r = drawn(policy, problem, "rollout")
     problem.check(r.placements)
     assert not policy.log_prob(problem, r).any()
-    assert policy.dual.plc_device.weight.shape[1] == FEATURES
     assert not any(x.any() for x in policy.gradients(problem, r, np.ones(r.log_prob.shape), 1.0).values())

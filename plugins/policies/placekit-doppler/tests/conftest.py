@@ -1,8 +1,0 @@
-"""Makes `doppler_reference` importable: pytest's import mode `importlib` does not put this folder on the path."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
