@@ -1,4 +1,4 @@
-"""Episodes of the dual policy and their gradient, compiled: the work of each decision, without any tensor of autograd.
+"""The compiled twin of `plain.py`: episodes and their gradient, without a tensor of autograd in any decision.
 
 The networks pass messages once per episode, so their outputs are fixed while an episode runs: a score per operation (SEL)
 and, for PLC, what each operation adds to the hidden layer of its own decision (`own`) and of later ones on its device

@@ -66,11 +66,11 @@ def _softmax(logits: Tensor) -> Any:
 
 
 class State:
-    """The state of an episode (section 5.1).
+    """The state of an episode (section 5.1): the candidates, and what the features of the devices depend on.
 
     Attributes:
         scheduler: a list schedule of the operations placed so far.
-        candidates: the operations that can be placed next.
+        candidates: the operations that can be placed next: all of their predecessors are placed.
         device: [n] device of each operation placed so far; otherwise -1.
         number: [n] number of each kernel among the k kernels.
     """
