@@ -21,7 +21,7 @@ from placekit_scheduling import ListScheduler
 from torch import Tensor
 from torch.distributions import Categorical
 
-from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, NEAR_BEST, SAMPLE, STATIC, Episode, Follow
+from placekit_doppler.arrays import FEATURES, GREEDY, NEAR, NEAR_BEST, SAMPLE, Episode, Follow
 from placekit_doppler.features import standardised
 from placekit_doppler.network import Dual
 from placekit_doppler.prepared import Prepared
@@ -34,22 +34,22 @@ def episode(dual: Dual, ready: Prepared, e: Episode, decide: Repeat) -> tuple[Te
     `decide` makes the decisions. Those that the networks do not make add 0. Both results have gradients.
     """
     state, log_prob, entropy = State(ready), torch.zeros(ready.steps), torch.zeros(ready.steps)
-    device_weights, static_weights = torch.from_numpy(e.weights).split([FEATURES, len(STATIC)])  # of `Doppler`'s noise
+    weights = torch.from_numpy(e.weights)  # `Doppler`'s noise; 0 in the paper
     for step in range(ready.steps):
         if step == 0 or dual.dynamic:
             score, own, h = dual(ready.inputs, state.dynamic() if dual.dynamic else None)
 
         candidates = state.candidates
         numbers = state.number[candidates]
-        pi_sel = _softmax(score[numbers] + ready.inputs.static[numbers] @ static_weights)
+        pi_sel = _softmax(score[numbers] + ready.inputs.static[numbers] @ weights[FEATURES:])
         op, counted = decide.sel(state, step, pi_sel.probs)
         if counted is not None:
             log_prob[step] += pi_sel.log_prob(torch.tensor(candidates.index(counted)))
             entropy[step] += pi_sel.entropy()
 
         devices, features = decide.observed(state, step, op)
-        placed = torch.from_numpy(state.on_device()) @ h
-        logits = dual.place_logits(own[state.number[op]], placed, features) + features @ device_weights
+        placed = state.on_device() @ h
+        logits = dual.place_logits(own[state.number[op]], placed, features) + features @ weights[:FEATURES]
         pi_plc = _softmax(logits[devices])
         device, counted = decide.plc(state, step, devices, pi_plc.probs)
         if counted is not None:
@@ -92,10 +92,11 @@ class State:
         self.candidates[self.candidates.index(op)] = self.candidates[-1]
         self.candidates = self.candidates[:-1] + [v for v in self.scheduler.ready.tolist() if v not in before]
 
-    def on_device(self) -> NDArray[np.float32]:
+    def on_device(self) -> Tensor:
         """[D, k] ones for the operations that are on each device."""
-        devices = np.arange(self.problem.cluster.size)
-        return (self.device[self.ready.features.op] == devices[:, None]).astype(np.float32)
+        return torch.from_numpy(
+            self.device[self.ready.features.op] == np.arange(self.problem.cluster.size)[:, None]
+        ).float()
 
     def dynamic(self) -> Tensor:
         """[k, DYNAMIC] of each operation: 1 if it is placed, its start and finish over the makespan so far; otherwise 0."""
@@ -268,7 +269,7 @@ def gradients(
         gain = (torch.from_numpy(weight[i]) * log_prob).sum()
         objective = gain + entropy_weight * entropy.sum()
         if objective.requires_grad:  # it does not if the networks decided nothing
-            objective.backward()
+            torch.autograd.backward(objective)
         worth += gain.item()
     return worth, {name: x.grad.numpy() for name, x in dual.named_parameters() if x.grad is not None}
 
