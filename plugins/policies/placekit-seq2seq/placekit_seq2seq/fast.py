@@ -1,4 +1,4 @@
-"""The twin of `Placer` in `network.py`: an update takes a fifth of the CPU seconds (benchmarks/results/placer.md)."""
+"""The twin of `Placer` in `network.py`: an update takes 4.5 times fewer CPU seconds (benchmarks/results/placer.md)."""
 
 from __future__ import annotations
 
