@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from placekit_core.contracts.interfaces import (
         Backend as Backend,
         Checkpoint as Checkpoint,
+        EstimatesReturns as EstimatesReturns,
         ExploresNear as ExploresNear,
         Grouper as Grouper,
         Imitates as Imitates,
@@ -165,8 +166,8 @@ _HOME = {
     "contracts.grouping": "Grouping quotient strongly_connected",
     "contracts.hookspecs": "Command Component ImporterComponent PolicyComponent hookimpl",
     "contracts.interfaces": (
-        "Backend Checkpoint ExploresNear Grouper Imitates Importer LearnablePolicy Policy RecomputesLogProb "
-        "ReportsKL ResumablePolicy Rollouts State Teaches Trainer able"
+        "Backend Checkpoint EstimatesReturns ExploresNear Grouper Imitates Importer LearnablePolicy Policy "
+        "RecomputesLogProb ReportsKL ResumablePolicy Rollouts State Teaches Trainer able"
     ),
     "contracts.options": "ImporterOptions LearnableOptions Options",
     "contracts.ledger": "HISTORY Ledger",

@@ -7,7 +7,8 @@ from tests.repo import ROOT, tracked
 # The first targets of the core (2,900, 2,000, 1,100) and of placekit-scheduling (3,350) left out that docstrings with shapes,
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
-    "placekit_core/contracts": 4_100,  # weights that do not fit end a run before a long import; hosts, error bands
+    # weights that do not fit end a run before a long import; hosts, error bands; since 4,100: value functions of policies
+    "placekit_core/contracts": 4_150,
     # a plugin that takes the name of a command, or misspells a hook, is told so; headroom, launching; since 3,750: graphs of
     # imports are kept with all that they depend on, so that a second run needs no torch
     "placekit_core/run": 4_250,
@@ -27,7 +28,8 @@ CEILINGS = {
     # target 1,800; `cluster kinds`; slots, memory of hosts and own kinds in words; measured rates; since 2,700: words as people
     # write them; since 2,850: a machine as all commands name it
     "plugins/commands/placekit-inspect": 2_900,
-    "plugins/development/placekit-testing": 4_300,  # target 3,800; since 4,200: a policy with a network in torch as a template
+    # target 3,800; since 4,200: a policy with a network in torch as a template; since 4,300: value functions of policies
+    "plugins/development/placekit-testing": 4_350,
     "plugins/distributed/placekit-ray": 1_750,  # target 1,500; a run outlives its cluster
     "plugins/groupers/placekit-grouping": 700,
     "plugins/importers/placekit-einsum": 1_300,  # target 1,250
@@ -67,7 +69,7 @@ CEILINGS = {
     # splits that leave room for it, reasons of empty rows, steps and profiles that cannot be planned; since 1,750: lines for
     # several boxes and unlike GPUs, inputs that scripts cannot divide, parts with the operations of torch's stages
     "plugins/runtimes/placekit-training": 1_900,
-    "plugins/trainers/placekit-learn": 1_000,
+    "plugins/trainers/placekit-learn": 1_100,  # since 1,000: values and generalised advantages in PPO
 }
 """A room over its target has its present size, rounded up to 50 lines."""
 

@@ -138,7 +138,7 @@ class LearnablePolicy(Policy):
     """A policy with parameters. It never evaluates: its trainer does, and passes it the weights for its gradients.
 
     Its options derive from `LearnableOptions`. What only some trainers need are abilities, classes that a policy subclasses
-    besides this one: `RecomputesLogProb`, `ReportsKL`, `Imitates`, `Teaches`, `ExploresNear`.
+    besides this one: `RecomputesLogProb`, `ReportsKL`, `EstimatesReturns`, `Imitates`, `Teaches`, `ExploresNear`.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearnableOptions
@@ -213,6 +213,22 @@ class ReportsKL(Ability):
     @abstractmethod
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         """[b, T] KL divergence of the current distribution from that of the rollouts: sum of old log(old / new), nats."""
+
+
+class EstimatesReturns(Ability):
+    """Has a value function: what it expects of an episode, before each of its decisions. Its parameters are the policy's."""
+
+    verb = "estimate returns"
+
+    @abstractmethod
+    def values(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        """[b, T] expected return from each decision on, given the decisions before it and nothing of later ones."""
+
+    @abstractmethod
+    def value_gradients(
+        self, problem: Problem, rollouts: Rollouts, weight: NDArray[np.float64]
+    ) -> dict[str, NDArray[Any]]:
+        """Gradient, by parameter, of sum(weight[b, t] * value[b, t]) over the decisions of the episodes."""
 
 
 class Imitates(Ability):

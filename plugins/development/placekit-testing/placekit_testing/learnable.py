@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from placekit_core import (
+    EstimatesReturns,
     ExploresNear,
     Imitates,
     LearnablePolicy,
@@ -169,6 +170,28 @@ class LearnablePolicyContract(PolicyContract):
             gradient = policy.gradients(problem, r, np.zeros(r.log_prob.shape), 0.0, 2.0)
             _agrees(policy, gradient, functools.partial(_minus_twice_kl, policy, problem, r), "kl_weight 2")
 
+    @needs(EstimatesReturns)
+    @in_short
+    def check_values(self, make: Make) -> None:
+        """The first value does not depend on the decisions after it; gradients are those of sum(weight * value)."""
+        problem = fakes.mixed()
+        policy = self.learner(make, problem)
+        _shake(policy, 0.1)
+        r = self.drawn(policy, problem)
+        values, active = policy.values(problem, r), r.group >= 0
+        assert (values.shape, values.dtype) == (r.group.shape, np.dtype(float)), (
+            f"values: {values.shape} {values.dtype}"
+        )
+        assert np.isfinite(values).all(), "a value is not finite"
+        if r.start is None and (r.group == r.group[0]).all():
+            assert np.allclose(values[:, 0], values[0, 0]), (
+                "the value before the first decision depends on what follows"
+            )
+        weight = np.random.default_rng(1).standard_normal(r.group.shape)
+        gradient = policy.value_gradients(problem, r, weight)
+        _shaped(policy, gradient)
+        _agrees(policy, gradient, lambda: float((weight * policy.values(problem, r))[active].sum()), "of values")
+
     @in_short
     def check_rewarded_decisions_become_frequent(self, make: Make) -> None:
         """Steps along gradients weighted by how often episodes use certain devices make the policy use them more."""
@@ -284,6 +307,7 @@ class LearnablePolicyContract(PolicyContract):
         "Probabilities, divergences and their gradients are right; the policy learns from rewards and from a teacher.",
         check_gradients_match_finite_differences,
         check_kl,
+        check_values,
         check_rewarded_decisions_become_frequent,
         check_imitates,
         check_teaches,

@@ -15,6 +15,7 @@ from placekit_testing import LearnablePolicyContract, PolicyContract
 from placekit_testing.fakes import FakeLearnable
 
 from placekit_core import (
+    EstimatesReturns,
     ExploresNear,
     LearnablePolicy,
     PlacekitError,
@@ -29,8 +30,17 @@ Parameters = dict[str, NDArray[Any]]
 CHECKS = own_checks(LearnablePolicyContract, PolicyContract)
 
 
-class Teaching(FakeLearnable, Teaches, ExploresNear):
-    """A right policy with all abilities."""
+class Teaching(FakeLearnable, Teaches, ExploresNear, EstimatesReturns):
+    """A right policy with all abilities. The value of a decision is the sum of the first logits of the groups after it."""
+
+    def values(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        later = self.logits[: problem.g, 0][::-1].cumsum()[::-1]
+        return np.tile(later, (len(rollouts.group), 1))
+
+    def value_gradients(self, problem: Problem, rollouts: Rollouts, weight: NDArray[np.float64]) -> Parameters:
+        step = np.zeros((problem.g, problem.cluster.size))
+        step[:, 0] = weight.sum(axis=0).cumsum()
+        return self._padded(step)
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         r = self.rollout(problem, n, rng, explore)
@@ -150,6 +160,10 @@ def negative(gradient: Parameters) -> Parameters:
     return {name: -values for name, values in gradient.items()}
 
 
+def clairvoyant(self: Any, problem: Problem, r: Rollouts) -> NDArray[np.float64]:
+    return Teaching.values(self, problem, r) + r.device
+
+
 def contrary(self: Any, *arguments: Any) -> tuple[float, Parameters]:
     loss, gradient = FakeLearnable.imitate(self, *arguments)
     return loss, negative(gradient)
@@ -206,8 +220,8 @@ FORMED, SAME, SIZES, FINITE = (
     "check_rollouts_are_well_formed", "check_same_generator_same_rollouts",
     "check_builds_for_problems_of_several_sizes", "check_gradients_match_finite_differences",
 )  # fmt: skip
-OFTEN, PARAMETERS, KL, TEACHES, NEAR = (
-    "check_rewarded_decisions_become_frequent", "check_parameters", "check_kl", "check_teaches",
+OFTEN, PARAMETERS, KL, VALUES, TEACHES, NEAR = (
+    "check_rewarded_decisions_become_frequent", "check_parameters", "check_kl", "check_values", "check_teaches",
     "check_rollouts_near_a_placement",
 )  # fmt: skip
 WRONG = [
@@ -237,6 +251,13 @@ WRONG = [
     (KL, changed(FakeLearnable, gradients=no_divergence), "(kl_weight 2)"),
     (KL, changed(FakeLearnable, kl=lambda self, p, r: self.log_prob(p, r) - r.log_prob), "negative after a step"),
     (KL, changed(FakeLearnable, kl=lambda self, p, r: np.zeros(r.group.shape)), "still 0 after a step"),
+    (VALUES, changed(Teaching, values=clairvoyant), "depends on what follows"),
+    (VALUES, changed(Teaching, values=lambda self, p, r: np.ones(p.g)), "values: (13,) float64"),
+    (
+        VALUES,
+        changed(Teaching, value_gradients=lambda self, *a: negative(Teaching.value_gradients(self, *a))),
+        "(of values)",
+    ),
     (OFTEN, Unlikely, "the share of those devices changed from"),
     (OFTEN, gradients(negative), "the share of those devices changed from"),
     (OFTEN, changed(FakeLearnable, gradients=alike), "claims `distinguishes_devices = True` (the default)"),
@@ -255,8 +276,8 @@ WRONG = [
 
 def test_passes_for_right_policies(tmp_path: Path) -> None:
     assert skipped(LearnablePolicyContract, CHECKS, Teaching, tmp_path) == set()
-    assert skipped(LearnablePolicyContract, CHECKS, FakeLearnable, tmp_path) == {TEACHES, NEAR}
-    assert skipped(LearnablePolicyContract, CHECKS, TwoLayers, tmp_path) == {TEACHES, NEAR}
+    assert skipped(LearnablePolicyContract, CHECKS, FakeLearnable, tmp_path) == {VALUES, TEACHES, NEAR}
+    assert skipped(LearnablePolicyContract, CHECKS, TwoLayers, tmp_path) == {VALUES, TEACHES, NEAR}
 
 
 def test_finds_planted_bugs(tmp_path: Path) -> None:

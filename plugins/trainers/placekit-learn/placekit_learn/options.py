@@ -89,3 +89,16 @@ class PPOOptions(PolicyGradientOptions):
         description="KL divergence per decision, nats, to which the penalty's weight adapts; null: no penalty",
     )
     kl_weight: float = Field(1.0, gt=0, description="initial weight of the KL penalty (beta)")
+    gae_lambda: float | None = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="of policies with a value function: 1 compares a placement's reward with the value before each decision,"
+        " 0 the value after a decision with that before it (lambda); null: values are not used",
+    )
+    discount: float = Field(
+        1.0, ge=0, le=1, description="of policies with a value function: factor on what follows, per decision (gamma)"
+    )
+    value_weight: float = Field(
+        0.5, gt=0, description="of policies with a value function: weight of the values' squared errors (c1)"
+    )

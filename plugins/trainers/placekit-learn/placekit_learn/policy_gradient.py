@@ -43,6 +43,7 @@ class Batch:
         weight: [b, T] advantage of each decision, divided by the number of episodes that count.
         entropy_weight: weight of the sum of all decisions' entropies.
         learning_rate: step size of the optimiser.
+        returns: [b, T] return from each decision on, for the policy's value function; None if it is not trained.
     """
 
     problem: Problem
@@ -50,6 +51,7 @@ class Batch:
     weight: Floats
     entropy_weight: float
     learning_rate: float
+    returns: Floats | None = None
 
 
 class PolicyGradient(Trainer):
@@ -137,6 +139,10 @@ class PolicyGradient(Trainer):
             return None
         return np.where(rollouts.group >= 0, each[:, None], 0.0)
 
+    def credited(self, policy: LearnablePolicy, batch: Batch) -> Batch:
+        """The batch, with other advantages if a subclass estimates them for each decision."""
+        return batch
+
     @abstractmethod
     def improve(self, policy: LearnablePolicy, batch: Batch) -> None:
         """Change the policy's parameters, learning from the batch."""
@@ -153,10 +159,11 @@ class PolicyGradient(Trainer):
             return
         with self._timed("update"):
             rate = between(o.learning_rate, o.learning_rate_end, progress)
+            batch = self.credited(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
             active = rollouts.group >= 0
-            loss, entropy = -(weight * rollouts.log_prob)[active].sum(), rollouts.entropy[active].mean()
+            loss, entropy = -(batch.weight * rollouts.log_prob)[active].sum(), rollouts.entropy[active].mean()
             self.learned = {}
-            self.improve(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
+            self.improve(policy, batch)
             if self.learned and "kl" not in self.learned and isinstance(policy, ReportsKL):
                 self.learned["kl"] = float(policy.kl(task.problem, rollouts)[active].mean())
             if self.learned:
@@ -165,11 +172,17 @@ class PolicyGradient(Trainer):
     def ascend(
         self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float = 0.0
     ) -> None:
-        """Make one step of the optimiser along the gradients of the policy."""
-        found = policy.gradients(batch.problem, batch.rollouts, weight, entropy_weight, kl_weight)
+        """Make one step of the optimiser along the gradients."""
+        found = self.gradients(policy, batch, weight, entropy_weight, kl_weight)
         self.learned["gradient_norm"] = norm(found)
         gradients = clipped(found, self.options.max_gradient_norm)
         policy.apply(self.optimiser.steps(gradients, batch.learning_rate))
+
+    def gradients(
+        self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float
+    ) -> Mapping[str, NDArray[Any]]:
+        """The gradient of the objective, by parameter: the policy's own, unless a subclass adds to it."""
+        return policy.gradients(batch.problem, batch.rollouts, weight, entropy_weight, kl_weight)
 
     def start(self, tasks: Sequence[Task]) -> None:
         """Begin anew."""

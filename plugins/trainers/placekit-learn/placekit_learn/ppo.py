@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placekit_core import LearnablePolicy, RecomputesLogProb, ReportsKL, Task, able
+from placekit_core import EstimatesReturns, LearnablePolicy, RecomputesLogProb, ReportsKL, Task, able
 from placekit_learn.options import PPOOptions
 from placekit_learn.policy_gradient import Batch, PolicyGradient
 
 Floats = NDArray[np.float64]
 LEAST, MOST = 1e-3, 1e3  # limits of the KL penalty's weight: without them it ends up at 0 or infinity
 TOLERANCE, FACTOR = 1.5, 2.0  # Schulman et al. 2017, section 4
+OF_VALUES = ("gae_lambda", "discount", "value_weight")  # the options that only policies with a value function read
 _LARGEST_LOG_RATIO = 20.0  # keeps ratios finite where nothing is clipped
 
 
@@ -22,6 +24,13 @@ class PPO(PolicyGradient):
     """Schulman et al. 2017: several steps per batch on the ratio of new to old probabilities of its decisions.
 
     Option `clip` is the clipped objective (Eq. 7), `kl_target` the adaptive KL penalty (section 4); both can be used.
+
+    If the policy has a value function (`EstimatesReturns`), advantages are estimated for each decision, and every step of the
+    optimiser also lowers the values' squared errors (Eq. 9). The reward comes with the last decision of an episode: the
+    advantage of its placement over the baseline. So without a discount a value is the mean of that advantage over the ways
+    in which an episode can end from there, and a decision is credited by how much that mean changes from before the
+    decision to after it (`gae_lambda=0`), to the episode's end (1), or to between the two. Noise of earlier decisions, which
+    all decisions share without values, drops out.
 
     Attributes:
         beta: present weight of the KL penalty.
@@ -47,6 +56,39 @@ class PPO(PolicyGradient):
             self.learned["kl"] = float(kl)
             self.beta = min(max(adapted(self.beta, float(kl), o.kl_target), LEAST), MOST)
 
+    def fit(self, policy: LearnablePolicy, *rest: Any, **more: Any) -> None:
+        for name in OF_VALUES:
+            if getattr(self.options, name) not in (None, type(self.options).model_fields[name].default):
+                able(policy, EstimatesReturns, f"leave out trainer.{name}, or choose a policy with a value function")
+        super().fit(policy, *rest, **more)
+
+    def credited(self, policy: LearnablePolicy, batch: Batch) -> Batch:
+        """The batch with the returns and generalised advantages of a policy with a value function."""
+        o, each = self.options, batch.weight[:, :1]
+        if not isinstance(policy, EstimatesReturns) or o.gae_lambda is None or not each.any():
+            return batch
+        active = batch.rollouts.group >= 0
+        count, active = np.count_nonzero(each), active & (each != 0)  # episodes of weight 0 do not count
+        reward = np.where(active & ~np.pad(active[:, 1:], ((0, 0), (0, 1))), count * each, 0.0)
+        value = policy.values(batch.problem, batch.rollouts)
+        advantage = generalised_advantages(reward, value, active, o.discount, o.gae_lambda)
+        returns = generalised_advantages(reward, np.zeros_like(reward), active, o.discount, 1.0)
+        return replace(batch, weight=advantage / count, returns=np.where(active, returns, np.nan))
+
+    def gradients(
+        self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float
+    ) -> Mapping[str, NDArray[Any]]:
+        found = super().gradients(policy, batch, weight, entropy_weight, kl_weight)
+        if batch.returns is None:
+            return found
+        assert isinstance(policy, EstimatesReturns)
+        error = batch.returns - policy.values(batch.problem, batch.rollouts)
+        self.learned["value_loss"] = float(np.nanmean(error**2))
+        count = np.isfinite(error[:, 0]).sum()
+        downhill = 2 * self.options.value_weight * np.nan_to_num(error) / count
+        of_values = policy.value_gradients(batch.problem, batch.rollouts, downhill)
+        return {name: values + of_values[name] for name, values in found.items()}
+
     def start(self, tasks: Sequence[Task]) -> None:
         super().start(tasks)
         self.beta = self.options.kl_weight
@@ -57,6 +99,25 @@ class PPO(PolicyGradient):
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
         self.beta = float(state["beta"])
+
+
+def generalised_advantages(
+    reward: Floats, value: Floats, active: NDArray[np.bool_], discount: float, gae_lambda: float
+) -> Floats:
+    """[b, T] advantages of decisions (Schulman et al. 2016, Eq. 16), 0 where a decision is not `active` [b, T].
+
+    A decision's error is its reward [b, T], plus the discounted value of the next decision, minus its own value [b, T]; after
+    the last decision the value is 0. Its advantage is the sum of the errors from it on, each `discount * gae_lambda` times
+    as much as the one before it. With values of 0 and `gae_lambda` 1 these are the returns.
+    """
+    found = np.zeros_like(reward)
+    after, following = np.zeros(len(reward)), np.zeros(len(reward))
+    for t in reversed(range(reward.shape[1])):
+        error = reward[:, t] + discount * after - value[:, t]
+        following = np.where(active[:, t], error + discount * gae_lambda * following, 0.0)
+        after = np.where(active[:, t], value[:, t], 0.0)
+        found[:, t] = following
+    return found
 
 
 def ratios(log_prob: Floats, old: Floats) -> Floats:

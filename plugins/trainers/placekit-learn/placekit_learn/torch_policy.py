@@ -27,17 +27,19 @@ __all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "size_
 class Decisions:
     """A policy's probabilities, with autograd, of the decisions of b episodes of at most T decisions on D devices.
 
-    Values after the end of an episode are not used, but must be finite in `log_prob` and `entropy`.
+    Numbers after the end of an episode are not used, but must be finite in all but `log_p`.
 
     Attributes:
         log_prob: [b, T] natural logarithm of the probability of each decision.
         entropy: [b, T] entropy of the distribution that it was drawn from, nats.
         log_p: [b, T, D] logarithm of that whole distribution; -inf for devices that are not allowed.
+        value: [b, T] expected return from each decision on, of policies that are `EstimatesReturns`.
     """
 
     log_prob: Tensor
     entropy: Tensor
     log_p: Tensor
+    value: Tensor | None = None
 
 
 def size_hint(option: str, trained: int, here: int) -> list[str]:
@@ -128,7 +130,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
 
     `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores the
     distributions drawn from as `extra["log_p"]`, float32 [b, T, D]. Then the policy may subclass
-    `ReportsKL`: its `kl` is here.
+    `ReportsKL`: its `kl` is here. If its decisions have a `value`, it may subclass `EstimatesReturns`, which is here, too.
     """
 
     @abstractmethod
@@ -150,9 +152,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
                 objective = objective + entropy_weight * d.entropy[active].sum()
             if kl_weight:
                 objective = objective - kl_weight * self._kl(d, rollouts)[active].sum()
-            names, parameters = zip(*self.module.named_parameters(), strict=True)
-            found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
-            return {name: values.numpy() for name, values in zip(names, found, strict=True)}
+            return self._gradients(objective)
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         with self.fixed_threads(), torch.no_grad():
@@ -161,6 +161,27 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
         with self.fixed_threads(), torch.no_grad():
             return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
+
+    def values(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
+        with self.fixed_threads(), torch.no_grad():
+            return self._value(problem, rollouts).double().numpy()
+
+    def value_gradients(
+        self, problem: Problem, rollouts: Rollouts, weight: NDArray[np.float64]
+    ) -> dict[str, NDArray[Any]]:
+        with self.fixed_threads():
+            value, active = self._value(problem, rollouts), torch.from_numpy(rollouts.group >= 0)
+            return self._gradients((_tensor(weight, value) * value)[active].sum())
+
+    def _value(self, problem: Problem, rollouts: Rollouts) -> Tensor:
+        value = self.evaluate_actions(problem, rollouts).value
+        assert value is not None, f"policy {self.name!r} is EstimatesReturns: its decisions need a value"
+        return value
+
+    def _gradients(self, objective: Tensor) -> dict[str, NDArray[Any]]:
+        names, parameters = zip(*self.module.named_parameters(), strict=True)
+        found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
+        return {name: values.numpy() for name, values in zip(names, found, strict=True)}
 
     def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
         """[b, T] KL divergence of `decisions` from the distributions that were drawn from: sum of old log(old / new)."""

@@ -11,11 +11,11 @@ import pytest
 from placekit_learn.optimisers import clipped
 from placekit_learn.options import PolicyGradientOptions
 from placekit_learn.policy_gradient import TOO_FEW, PolicyGradient, Reinforce, between
-from placekit_learn.ppo import PPO, adapted, ratios, surrogate_weights
+from placekit_learn.ppo import PPO, adapted, generalised_advantages, ratios, surrogate_weights
 from placekit_learn.rewards import Advantages
 from placekit_testing import fakes
 
-from placekit_core import BudgetExhausted, Measurements, Problem, Rollouts
+from placekit_core import BudgetExhausted, ConfigError, Measurements, Problem, Rollouts
 
 SIGNAL_S = 100.0
 
@@ -281,6 +281,32 @@ def test_clip() -> None:
     assert surrogate_weights(ratio, np.full((1, 3), 2.0), 0.2).tolist() == [[1, 2, 0]]
     assert surrogate_weights(ratio, np.full((1, 3), -2.0), 0.2).tolist() == [[0, -2, -3]]
     assert surrogate_weights(ratio, np.full((1, 3), 2.0), None).tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(("discount", "lam"), [(1.0, 1.0), (0.9, 0.8), (1.0, 0.0), (0.7, 1.0)])
+def test_generalised_advantages_are_weighted_sums_of_errors(discount: float, lam: float) -> None:
+    """Schulman et al. 2016, Eq. 16, written as its sum, for episodes of 5, 3 and 1 decisions."""
+    rng, ends = np.random.default_rng(0), [5, 3, 1]
+    reward, value = rng.standard_normal((2, 3, 5))
+    active = np.arange(5) < np.array(ends)[:, None]
+    got = generalised_advantages(reward, value, active, discount, lam)
+    for i, end in enumerate(ends):
+        v = [*value[i, :end], 0.0]
+        for t in range(end):
+            errors = [reward[i, s] + discount * v[s + 1] - v[s] for s in range(t, end)]
+            assert got[i, t] == pytest.approx(sum((discount * lam) ** k * e for k, e in enumerate(errors)))
+            if lam == 1:  # the return minus the value
+                later = sum(discount**k * r for k, r in enumerate(reward[i, t:end]))
+                assert got[i, t] == pytest.approx(later - v[t])
+    assert not got[~active].any()
+
+
+@pytest.mark.parametrize("option", [{"gae_lambda": 0.9}, {"discount": 0.9}, {"value_weight": 1.0}])
+def test_options_of_values_need_values(option: dict[str, float]) -> None:
+    task, policy = fakes.fake_task(fakes.chain(), 100), fakes.FakeLearnable()
+    policy.build([task.problem], np.random.default_rng(0))
+    with pytest.raises(ConfigError, match=f"cannot estimate returns\n.*leave out trainer.{next(iter(option))}"):
+        PPO(**option).fit(policy, [task], np.random.default_rng(0))
 
 
 def test_ratios_are_finite() -> None:

@@ -6,6 +6,8 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 from placekit_learn import VECTORS, placekit_facts
 from placekit_learn.optimisers import Adam, Sgd
-from placekit_learn.policy_gradient import Reinforce
+from placekit_learn.policy_gradient import Batch, Reinforce
 from placekit_learn.ppo import PPO, ratios, surrogate_weights
 from placekit_testing import fakes
 from placekit_testing.children import address_of
@@ -24,6 +26,7 @@ from placekit_testing.speed import mostly_slow
 
 from placekit_core import (
     BudgetExhausted,
+    EstimatesReturns,
     LearnablePolicy,
     PlacekitError,
     Placements,
@@ -79,6 +82,23 @@ class TinyPolicy(TorchPolicy, ReportsKL):
         return Decisions(each.gather(2, torch.from_numpy(device.astype(np.int64))[:, :, None])[:, :, 0], entropy, each)
 
 
+class TinyValues(TinyPolicy, EstimatesReturns):
+    """The same policy, with a value per group and device of the groups before it."""
+
+    name = "tiny_values"
+
+    def network(self, problems: Sequence[Problem]) -> torch.nn.Module:
+        module = super().network(problems)
+        groups, devices = module[0].num_embeddings, module[2].out_features
+        module.register_parameter("value", torch.nn.Parameter(torch.zeros(groups, devices)))
+        return module
+
+    def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
+        device = torch.from_numpy(rollouts.device.astype(np.int64))
+        placed = self.module.value[torch.arange(problem.g), device]  # [b, g]
+        return replace(super().evaluate_actions(problem, rollouts), value=placed.cumsum(dim=1) - placed)
+
+
 class TestTorchPolicy(LearnablePolicyContract):
     @pytest.fixture
     def make(self):
@@ -88,6 +108,14 @@ class TestTorchPolicy(LearnablePolicyContract):
     def installed(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """The policy is installed for the time of a test."""
         listed(monkeypatch, tmp_path, "policy", TinyPolicy)
+
+
+class TestTorchPolicyWithValues(LearnablePolicyContract):
+    short = True
+
+    @pytest.fixture
+    def make(self):
+        return partial(TinyValues, threads=1)
 
 
 def built(problem: Problem, **options: Any) -> TinyPolicy:
@@ -121,6 +149,39 @@ def test_trainers_train_it(trainer: Trainer) -> None:
         trainer.fit(built(task.problem, threads=1), [task], np.random.default_rng(0))
     assert task.evaluate.best is not None
     assert task.evaluate.best.value_s == fakes.session_of(task).lower_bound()
+
+
+def test_values_learn_the_returns() -> None:
+    """The reward is a sum over the groups, 0 on average: the return is what was decided so far, an advantage what is decided."""
+    problem, rng = fakes.unequal(6), np.random.default_rng(0)
+    policy, trainer = TinyValues(), PPO(gae_lambda=0.0)
+    policy.build([problem], rng)
+    p = policy.distribution(problem).exp().detach().numpy()
+    worth = rng.standard_normal(p.shape)
+    worth -= (p * worth).sum(axis=1, keepdims=True)
+    trainer.start([])
+    for learning_rate in np.repeat([0.05, 0.01, 0.001], 150):
+        r = policy.rollout(problem, 50, rng, 1.0)
+        each = worth[r.group, r.device]  # [b, g]
+        weight = np.tile(each.sum(axis=1, keepdims=True) / len(each), problem.g)
+        batch = trainer.credited(policy, Batch(problem, r, weight, 0.0, learning_rate))
+        trainer.ascend(policy, batch, np.zeros_like(weight), 0.0)
+    error = len(each) * weight - policy.values(problem, r)
+    assert trainer.learned["value_loss"] == pytest.approx((error**2).mean(), rel=0.05)
+    assert np.allclose(policy.values(problem, r), each.cumsum(axis=1) - each, atol=0.15)
+    assert np.allclose(batch.weight[:, :-1] * len(each), each[:, :-1], atol=0.15)
+
+
+def test_without_lambda_values_are_not_used() -> None:
+    outcomes = []
+    for policy in (TinyPolicy(), TinyValues()):
+        task = fakes.fake_task(fakes.unequal(6), 100)
+        policy.build([task.problem], np.random.default_rng(0))
+        with suppress(BudgetExhausted):
+            PPO(gae_lambda=None).fit(policy, [task], np.random.default_rng(0))
+        outcomes.append(policy.state_dict())
+    assert not outcomes[1].pop("value").any()
+    assert all(np.array_equal(values, outcomes[1][name]) for name, values in outcomes[0].items())
 
 
 def test_state_dict_is_a_copy() -> None:
