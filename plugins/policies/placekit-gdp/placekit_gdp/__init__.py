@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from placekit_learn.torch_options import TorchOptions
+from placekit_learn.torch_options import TorchPolicyOptions
 from pydantic import Field
 
 from placekit_core import PolicyComponent, hookimpl
 
 
-class GDPOptions(TorchOptions):
+class GDPOptions(TorchPolicyOptions):
     """Options of policy `gdp`."""
 
     hidden: int = Field(64, ge=1, description="length of a group's embedding, and units of each layer")

@@ -83,7 +83,8 @@ class GDP(TorchPolicy, ReportsKL):
             while len(self._inputs) >= _HELD:
                 del self._inputs[next(iter(self._inputs))]
             o = self.options
-            found = self._inputs[problem.fingerprint] = Inputs.of(problem, room, o.type_buckets, o.octaves)
+            with self.computing():
+                found = self._inputs[problem.fingerprint] = Inputs.of(problem, room, o.type_buckets, o.octaves)
         return found
 
     def output(self, problem: Problem) -> Tensor:
@@ -111,32 +112,32 @@ class GDP(TorchPolicy, ReportsKL):
         return found
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        with self.fixed_threads():  # with autograd, for the gradients that follow
-            return self.evaluate_actions(problem, rollouts).log_prob.detach().double().numpy()
+        with self.computing():  # with autograd, for the gradients that follow
+            return self.evaluate_actions(problem, rollouts).log_prob.detach().double().cpu().numpy()
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         i = self.inputs(problem)
-        with self.fixed_threads(), torch.no_grad():
+        with self.computing(), torch.no_grad():
             log_p = self.output(problem).detach() if explore > 0 else self.module(i)
             noise = torch.zeros(n, *log_p.shape)
             if explore > 0:  # the Gumbel-max trick: the largest logit, with this noise added, is a draw
                 noise.exponential_(generator=self.generator(rng)).log_().neg_()
             chosen = noise.add_(log_p).argmax(dim=2)
             log_prob, spread = _chosen(log_p, chosen), _entropy(log_p).expand(n, -1)
-        device = chosen.numpy().astype(np.int16)
+        device = chosen.cpu().numpy().astype(np.int16)
         placed = np.empty((n, problem.g), np.int16)
         placed[:, i.order] = device
         return Rollouts(
             Placements.of(placed),
             np.tile(i.order, (n, 1)),
             device,
-            log_prob.double().numpy(),
-            spread.double().numpy(),
-            extra={"log_p": log_p.expand(n, -1, -1).numpy().copy()},
+            log_prob.double().cpu().numpy(),
+            spread.double().cpu().numpy(),
+            extra={"log_p": log_p.expand(n, -1, -1).cpu().numpy().copy()},
         )
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        log_p, device = self.output(problem), torch.from_numpy(rollouts.device.astype(np.int64))
+        log_p, device = self.output(problem), torch.as_tensor(rollouts.device.astype(np.int64))
         n = len(device)
         return Decisions(_chosen(log_p, device), _entropy(log_p).expand(n, -1), log_p.expand(n, -1, -1))
 

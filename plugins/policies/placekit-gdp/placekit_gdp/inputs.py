@@ -51,15 +51,15 @@ class Inputs:
         allowed = np.zeros((g, devices), np.bool_)
         allowed[:, : problem.cluster.size] = problem.allowed[order]
         bucket, share = type_shares(problem, place[problem.grouping.group_of], buckets)
-        numbers = torch.from_numpy(_numbers(problem, devices)[order])
+        numbers = torch.as_tensor(_numbers(problem, devices)[order])
         return cls(
             order=order.astype(np.int32),
-            type_bucket=torch.from_numpy(bucket),
-            type_share=torch.from_numpy(share),
+            type_bucket=torch.as_tensor(bucket),
+            type_share=torch.as_tensor(share),
             numbers=torch.cat([numbers, positional_encoding(g, octaves)], dim=1),
-            source=torch.from_numpy(both % g),
-            target=torch.from_numpy(both // g),
-            allowed=torch.from_numpy(allowed),
+            source=torch.as_tensor(both % g),
+            target=torch.as_tensor(both // g),
+            allowed=torch.as_tensor(allowed),
         )
 
 

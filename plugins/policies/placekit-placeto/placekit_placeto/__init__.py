@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from placekit_learn.options import LearningOptions
-from placekit_learn.torch_options import TorchOptions
-from pydantic import Field
+from placekit_learn.torch_options import TorchPolicyOptions
+from pydantic import Field, model_validator
 
 from placekit_core import Component, PolicyComponent, hookimpl
 
@@ -19,7 +19,7 @@ PAPER = (
 )
 
 
-class PlacetoOptions(TorchOptions):
+class PlacetoOptions(TorchPolicyOptions):
     """Options of policy `placeto`."""
 
     size: int = Field(16, ge=1, description="length of an embedding, and units of the hidden layers of f, g, l and h")
@@ -59,6 +59,12 @@ class PlacetoOptions(TorchOptions):
     max_devices: int | None = Field(
         None, ge=1, description="devices that `head=paper` has room for; null: as many as the problems have"
     )
+
+    @model_validator(mode="after")
+    def _paper_on_a_gpu(self) -> PlacetoOptions:
+        if self.device == "cuda" and self.head == "per_device":
+            raise ValueError("head=per_device is compiled for CPUs: device=cuda needs head=paper")
+        return self
 
 
 class StepwiseOptions(LearningOptions):

@@ -74,7 +74,7 @@ class PaperNetwork(nn.Module):
     def features(self, q: PaperInput, device: Tensor, visited: Tensor, current: Tensor) -> Tensor:
         """[n, g, H] step 1: the groups' features, and a layer of ours that makes them as long as an embedding."""
         n, g = device.shape
-        now = torch.zeros(n, g)
+        now = torch.zeros(n, g, device=device.device)  # in the backward pass no default device is known
         now[torch.arange(n), current] = 1.0
         placed = one_hot(device, self.devices).float()
         raw = torch.cat([q.static.expand(n, -1, -1), placed, now[:, :, None], visited.float()[:, :, None]], dim=2)
@@ -111,22 +111,22 @@ class PaperNetwork(nn.Module):
     def walk(self, q: PaperInput, e: Episodes, explore: bool) -> None:
         """Run the episodes step by step, all of them together; fills their `device` and `log_p`."""
         n, steps = e.order.shape
-        device = torch.from_numpy(e.start.astype(np.int64))
+        device = torch.as_tensor(e.start.astype(np.int64))
         visited, rows = torch.zeros(device.shape, dtype=torch.bool), torch.arange(n)
         for t in range(steps):
             if t % device.shape[1] == 0:
                 visited[:] = False
-            current = torch.from_numpy(e.order[:, t].astype(np.int64))
-            log_p = self.log_p(q, device, visited, current).numpy()
+            current = torch.as_tensor(e.order[:, t].astype(np.int64))
+            log_p = self.log_p(q, device, visited, current).cpu().numpy()
             chosen = draw_devices(log_p, e.draw[:, t]) if explore else log_p.argmax(axis=1)
             e.log_p[:, t], e.device[:, t] = log_p, chosen
-            device[rows, current], visited[rows, current] = torch.from_numpy(chosen), True
+            device[rows, current], visited[rows, current] = torch.as_tensor(chosen), True
 
     def step_log_p(self, q: PaperInput, e: Episodes) -> Tensor:
         """[n, T, D] log-probabilities of all steps of the episodes, with autograd."""
         states = _states(e)
         n, steps, g = states[0].shape
-        flat = [torch.from_numpy(x).flatten(0, 1) for x in (*states, e.order.astype(np.int64))]
+        flat = [torch.as_tensor(x).flatten(0, 1) for x in (*states, e.order.astype(np.int64))]
         size = max(1, _LARGEST_ARRAY // (g * self.embed.shape[1]))
         parts = zip(*(torch.split(x, size) for x in flat), strict=True)
         # checkpoint recomputes each part in the backward pass: an autograd graph of all states would take gigabytes
@@ -139,12 +139,12 @@ class PaperInput:
 
     def __init__(self, groups: Groups, rules: Rules) -> None:
         g = len(groups.static)
-        self.static, self.allowed = torch.from_numpy(groups.static), torch.from_numpy(groups.allowed)
-        self.share, self.pooled_share = torch.from_numpy(groups.share), groups.pooled_share
+        self.static, self.allowed = torch.as_tensor(groups.static), torch.as_tensor(groups.allowed)
+        self.share, self.pooled_share = torch.as_tensor(groups.share), groups.pooled_share
         self.edges = [
             (
-                torch.from_numpy(groups.neighbour[d]),
-                torch.repeat_interleave(torch.from_numpy(np.diff(groups.pointer[d]))),
+                torch.as_tensor(groups.neighbour[d]),
+                torch.as_tensor(np.repeat(np.arange(g), np.diff(groups.pointer[d]))),
             )
             for d in range(2)
         ]
@@ -153,7 +153,7 @@ class PaperInput:
         sets = (before, after, ~before & ~after & ~np.eye(g, dtype=np.bool_))
         if rules.whole:  # one sum over all groups, the simple aggregator of section 4.3
             sets = (everything, ~everything, ~everything)
-        self.sets = torch.from_numpy(np.stack(sets, axis=1).astype(np.float32))  # [g, SETS, g]
+        self.sets = torch.as_tensor(np.stack(sets, axis=1).astype(np.float32))  # [g, SETS, g]
 
 
 Perceptron = Callable[[Tensor], Tensor]

@@ -85,14 +85,15 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
             order = problem.grouped.topological_order.astype(np.int32)
             groups = groups_of(problem, room, self.options.sums)
             per_device = isinstance(self.module, PerDevice)
-            inputs = NetworkInput(problem, groups, self.rules) if per_device else PaperInput(groups, self.rules)
+            with self.computing():
+                inputs = NetworkInput(problem, groups, self.rules) if per_device else PaperInput(groups, self.rules)
             found = self._prepared[problem.fingerprint] = Prepared(groups, order, one_device(problem), inputs)
         return found
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         prepared = self.prepared(problem)
         e = self._episodes(problem, prepared, n, rng, explore > 0)
-        with self.fixed_threads(), torch.no_grad():
+        with self.computing(), torch.no_grad():
             self.module.walk(prepared.inputs, e, explore > 0)
         placed = e.start.copy()
         for t in range(e.order.shape[1]):
@@ -139,7 +140,7 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
         prepared, e = self.prepared(problem), _episodes_of(rollouts)
         log_p = self.module.step_log_p(prepared.inputs, e)
-        device = torch.from_numpy(rollouts.device.astype(np.int64))
+        device = torch.as_tensor(rollouts.device.astype(np.int64))
         entropy = -(log_p.exp() * log_p.masked_fill(torch.isneginf(log_p), 0.0)).sum(dim=2)
         return Decisions(log_p.gather(2, device[:, :, None])[:, :, 0], entropy, log_p)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from placekit_learn.torch_options import TorchOptions
-from pydantic import Field
+from placekit_learn.torch_options import TorchPolicyOptions
+from pydantic import Field, model_validator
 
 from placekit_core import PolicyComponent, hookimpl
 
 
-class NetworkOptions(TorchOptions):
+class NetworkOptions(TorchPolicyOptions):
     """Options that both policies share."""
 
     hidden: int = Field(64, ge=1, description="units of the encoder and of the decoder")
@@ -25,6 +25,12 @@ class NetworkOptions(TorchOptions):
     max_devices: int | None = Field(
         None, ge=1, description="devices to have room for; null: as many as the problems have"
     )
+
+    @model_validator(mode="after")
+    def _plain_on_a_gpu(self) -> NetworkOptions:
+        if self.device == "cuda" and self.engine == "fast":
+            raise ValueError("engine=fast is made for the caches of a CPU: device=cuda needs engine=plain")
+        return self
 
 
 class Seq2SeqOptions(NetworkOptions):

@@ -56,7 +56,7 @@ class Hierarchical(RecurrentPolicy):
         trained = int(np.size(state.get("grouper.2.bias", ())))
         if trained not in (0, groups):
             with torch.random.fork_rng(devices=[]):
-                self.module = self._network(trained, built.placer.output.out_features)
+                self.module = self._network(trained, built.placer.output.out_features).to(self.options.device)
         try:
             super().load_state_dict(state)
         except PlacekitError:
@@ -72,7 +72,7 @@ class Hierarchical(RecurrentPolicy):
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         features = self.features(problem)
-        with self.fixed_threads(), torch.no_grad():
+        with self.computing(), torch.no_grad():
             generator = self.generator(rng) if explore > 0 else None
             types = self._types(features)
             group_log_p = self._group_log_p(features, types)
@@ -81,6 +81,7 @@ class Hierarchical(RecurrentPolicy):
             group_device, log_p = self.module.placer.draw(memory, n, generator)
             log_prob, entropies = _joint_log_prob(group_log_p, log_p, op_group, group_device)
         rows = np.arange(n)[:, None]
+        op_group, group_device = op_group.cpu(), group_device.cpu()
         device = _run_where_allowed(group_device.numpy()[rows, op_group.numpy()], features.allowed)
         placed = np.empty((n, problem.g), np.int16)
         placed[:, features.order] = device
@@ -88,8 +89,8 @@ class Hierarchical(RecurrentPolicy):
             Placements(placed),
             np.tile(features.order.astype(np.int32), (n, 1)),
             device,
-            log_prob.double().numpy(),
-            entropies.double().numpy(),
+            log_prob.double().cpu().numpy(),
+            entropies.double().cpu().numpy(),
             extra={
                 "op_group": op_group.numpy().astype(np.int32),
                 "group_device": group_device.numpy().astype(np.int16),
@@ -100,7 +101,7 @@ class Hierarchical(RecurrentPolicy):
         """As in the base class, but `log_p` [b, groups, D] is about the groups' devices."""
         features = self.features(problem)
         op_group, group_device = (
-            torch.from_numpy(rollouts.extra[name].astype(np.int64)) for name in ("op_group", "group_device")
+            torch.as_tensor(rollouts.extra[name].astype(np.int64)) for name in ("op_group", "group_device")
         )
         types = self._types(features)
         log_p = self.module.placer.log_p(self._memory(features, types, op_group), group_device)
@@ -108,7 +109,7 @@ class Hierarchical(RecurrentPolicy):
 
     def _types(self, features: Features) -> Tensor:
         """[T, type_size] type embeddings of the operations, which grouper and placer share."""
-        types: Tensor = self.module.types(torch.from_numpy(features.type_bucket), torch.from_numpy(features.type_share))
+        types: Tensor = self.module.types(torch.as_tensor(features.type_bucket), torch.as_tensor(features.type_share))
         return types
 
     def _group_log_p(self, features: Features, types: Tensor) -> Tensor:
@@ -117,8 +118,8 @@ class Hierarchical(RecurrentPolicy):
         The grouper sees an operation's type and output sizes, the means of these over its inputs and over its outputs, and
         its place in the sequence.
         """
-        own = torch.cat([types, torch.from_numpy(scaled(features.output_bytes))], dim=1)
-        source, target = torch.from_numpy(features.source), torch.from_numpy(features.target)
+        own = torch.cat([types, torch.as_tensor(scaled(features.output_bytes))], dim=1)
+        source, target = torch.as_tensor(features.source), torch.as_tensor(features.target)
         near = _mean(own, source, target), _mean(own, target, source)
         seen = torch.cat([own, *near, positional_encoding(features.g, self.options.octaves)], dim=1)
         log_p: Tensor = self.module.grouper(seen).log_softmax(dim=1)
@@ -130,18 +131,18 @@ class Hierarchical(RecurrentPolicy):
         at = (op_group + g * torch.arange(b)[:, None]).flatten()
         count = torch.bincount(at, minlength=b * g).view(b, g, 1).float()
         sums = torch.zeros(b * g, types.shape[1]).index_add(0, at, types.repeat(b, 1)).view(b, g, -1)
-        bytes_ = torch.from_numpy(features.output_bytes)
+        bytes_ = torch.as_tensor(features.output_bytes)
         sizes = torch.zeros(b * g, bytes_.shape[1], dtype=bytes_.dtype).index_add_(0, at, bytes_.repeat(b, 1))
         near = torch.zeros(b, g, g)
         near[
             torch.arange(b)[:, None],
-            op_group[:, torch.from_numpy(features.target)],
-            op_group[:, torch.from_numpy(features.source)],
+            op_group[:, torch.as_tensor(features.target)],
+            op_group[:, torch.as_tensor(features.source)],
         ] = 1.0
         near.diagonal(dim1=1, dim2=2).zero_()
         parts = [
             sums / count.clamp(min=1.0),
-            torch.from_numpy(scaled(sizes.numpy())).view(b, g, -1),
+            torch.as_tensor(scaled(sizes.cpu().numpy())).view(b, g, -1),
             torch.log1p(count) / np.log1p(steps),
             near,
             near.mT,

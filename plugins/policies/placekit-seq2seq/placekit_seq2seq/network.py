@@ -71,7 +71,7 @@ class Placer(nn.Module):
         """The encoder RNN reads m sequences of embeddings [m, T, F]; `allowed` [T, d] for d devices, at most D."""
         output, state = self.encoder(embedded)
         forbidden = torch.ones(len(allowed), len(self.device) - 1, dtype=torch.bool)
-        forbidden[:, : allowed.shape[1]] = torch.from_numpy(~allowed)
+        forbidden[:, : allowed.shape[1]] = torch.as_tensor(~allowed)
         return Memory(output, self.key(output), state, empty, forbidden)
 
     def draw(self, memory: Memory, b: int, generator: Generator | None) -> tuple[Tensor, Tensor]:

@@ -93,23 +93,24 @@ class Seq2Seq(RecurrentPolicy, ReportsKL):
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         features = self._ordered(problem, rng if explore > 0 else None)
-        with self.fixed_threads(), torch.no_grad():
+        with self.computing(), torch.no_grad():
             generator = self.generator(rng) if explore > 0 else None
             device, log_p = self.module.placer.draw(self._memory(features), n, generator)
             log_prob, entropies = chosen_log_prob(log_p, device), entropy(log_p)
         placed = np.empty((n, problem.g), np.int16)
+        device = device.cpu()
         placed[:, features.order] = device.numpy()
         return Rollouts(
             Placements(placed),
             np.tile(features.order.astype(np.int32), (n, 1)),
             device.numpy().astype(np.int16),
-            log_prob.double().numpy(),
-            entropies.double().numpy(),
-            extra={"log_p": log_p.contiguous().numpy()},
+            log_prob.double().cpu().numpy(),
+            entropies.double().cpu().numpy(),
+            extra={"log_p": log_p.contiguous().cpu().numpy()},
         )
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        device = torch.from_numpy(rollouts.device.astype(np.int64))
+        device = torch.as_tensor(rollouts.device.astype(np.int64))
         features = self.features(problem)
         if (rollouts.group != rollouts.group[0]).any():
             raise ValueError("the rollouts of one call have one order: evaluate batches one by one")
@@ -141,6 +142,6 @@ class Seq2Seq(RecurrentPolicy, ReportsKL):
 
     def _embedded(self, features: Features) -> Tensor:
         """[g, F] embeddings of the groups, section 3.2: type, output shape and adjacency, concatenated."""
-        types = self.module.types(torch.from_numpy(features.type_bucket), torch.from_numpy(features.type_share))
+        types = self.module.types(torch.as_tensor(features.type_bucket), torch.as_tensor(features.type_share))
         sizes, near = scaled(features.output_bytes), features.adjacency(self.room)
-        return torch.cat([types, torch.from_numpy(sizes), torch.from_numpy(near)], dim=1)
+        return torch.cat([types, torch.as_tensor(sizes), torch.as_tensor(near)], dim=1)

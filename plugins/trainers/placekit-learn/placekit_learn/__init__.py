@@ -10,7 +10,7 @@ from placekit_core import Component, hookimpl
 from placekit_learn.options import PPOOptions, ReinforceOptions
 
 if TYPE_CHECKING:
-    from placekit_learn.torch_options import TorchOptions as TorchOptions
+    from placekit_learn.torch_options import TorchOptions as TorchOptions, TorchPolicyOptions as TorchPolicyOptions
     from placekit_learn.torch_policy import (
         Decisions as Decisions,
         TorchParameters as TorchParameters,
@@ -22,6 +22,7 @@ _HOME = {
     "TorchOptions": "torch_options",
     "TorchParameters": "torch_policy",
     "TorchPolicy": "torch_policy",
+    "TorchPolicyOptions": "torch_options",
 }
 VECTORS = ("avx512f", "avx2", "avx", "sve", "neon")  # LLVM's names, the widest first
 

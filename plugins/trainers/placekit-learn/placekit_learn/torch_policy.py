@@ -1,10 +1,11 @@
 """Base class of policies whose parameters are a torch module: autograd provides the gradients that trainers need.
 
-Tensors live on the CPU; the interface takes and returns numpy arrays.
+The interface takes and returns numpy arrays. Tensors live on the CPU or, of a `TorchPolicy`, where its option `device` says.
 """
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from placekit_core import LearnablePolicy, PlacekitError, Problem, RecomputesLogProb, Rollouts
-from placekit_learn.torch_options import TorchOptions
+from placekit_learn.torch_options import TorchOptions, TorchPolicyOptions
 
-__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "size_hint"]
+__all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "TorchPolicyOptions", "size_hint"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class TorchParameters(LearnablePolicy):
                 parameters[name].add_(_tensor(step, parameters[name]))
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        return {name: p.detach().numpy().copy() for name, p in self.module.named_parameters()}
+        return {name: p.detach().cpu().numpy().copy() for name, p in self.module.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         parameters = dict(self.module.named_parameters())
@@ -128,10 +129,37 @@ class TorchParameters(LearnablePolicy):
 class TorchPolicy(TorchParameters, RecomputesLogProb):
     """A policy with gradients by autograd. Subclasses implement `network`, `rollout`, `evaluate_actions`.
 
-    `rollout` works in `with self.fixed_threads(), torch.no_grad():`, draws from `self.generator(rng)`, and stores the
+    `rollout` works in `with self.computing(), torch.no_grad():`, draws from `self.generator(rng)`, and stores the
     distributions drawn from as `extra["log_p"]`, float32 [b, T, D]. Then the policy may subclass
     `ReportsKL`: its `kl` is here. If its decisions have a `value`, it may subclass `EstimatesReturns`, which is here, too.
     """
+
+    options_class: ClassVar[type[TorchOptions]] = TorchPolicyOptions
+    free_options = (*TorchParameters.free_options, "device")
+
+    def build(self, problems: Sequence[Problem], rng: Generator) -> None:
+        device = self.options.device
+        if device == "cuda" and not torch.cuda.is_available():
+            raise PlacekitError(
+                "policy.device=cuda: torch sees no CUDA device",
+                "use policy.device=cpu, or a machine with an NVIDIA GPU and a build of torch for it",
+            )
+        super().build(problems, rng)  # on the CPU: equal seeds give equal first parameters on all devices
+        self.module.to(device)
+
+    def generator(self, rng: Generator) -> torch.Generator:
+        return torch.Generator(self.options.device).manual_seed(_seed(rng))
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Let torch compute as options `threads` and `device` say.
+
+        Tensors that torch makes here are on the device, with `torch.as_tensor` those of numpy arrays, too.
+        """
+        with self.fixed_threads(), contextlib.ExitStack() as stack:
+            if self.options.device != "cpu":  # on the CPU, it would only slow small operations down
+                stack.enter_context(torch.device(self.options.device))
+            yield
 
     @abstractmethod
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
@@ -145,8 +173,8 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
         entropy_weight: float = 0.0,
         kl_weight: float = 0.0,
     ) -> dict[str, NDArray[Any]]:
-        with self.fixed_threads():
-            d, active = self.evaluate_actions(problem, rollouts), torch.from_numpy(rollouts.group >= 0)
+        with self.computing():
+            d, active = self.evaluate_actions(problem, rollouts), torch.as_tensor(rollouts.group >= 0)
             objective = (_tensor(weight, d.log_prob) * d.log_prob)[active].sum()
             if entropy_weight:
                 objective = objective + entropy_weight * d.entropy[active].sum()
@@ -155,22 +183,22 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
             return self._gradients(objective)
 
     def log_prob(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        with self.fixed_threads(), torch.no_grad():
-            return self.evaluate_actions(problem, rollouts).log_prob.double().numpy()
+        with self.computing(), torch.no_grad():
+            return self.evaluate_actions(problem, rollouts).log_prob.double().cpu().numpy()
 
     def kl(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        with self.fixed_threads(), torch.no_grad():
-            return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().numpy()
+        with self.computing(), torch.no_grad():
+            return self._kl(self.evaluate_actions(problem, rollouts), rollouts).double().cpu().numpy()
 
     def values(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        with self.fixed_threads(), torch.no_grad():
-            return self._value(problem, rollouts).double().numpy()
+        with self.computing(), torch.no_grad():
+            return self._value(problem, rollouts).double().cpu().numpy()
 
     def value_gradients(
         self, problem: Problem, rollouts: Rollouts, weight: NDArray[np.float64]
     ) -> dict[str, NDArray[Any]]:
-        with self.fixed_threads():
-            value, active = self._value(problem, rollouts), torch.from_numpy(rollouts.group >= 0)
+        with self.computing():
+            value, active = self._value(problem, rollouts), torch.as_tensor(rollouts.group >= 0)
             return self._gradients((_tensor(weight, value) * value)[active].sum())
 
     def _value(self, problem: Problem, rollouts: Rollouts) -> Tensor:
@@ -181,7 +209,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
     def _gradients(self, objective: Tensor) -> dict[str, NDArray[Any]]:
         names, parameters = zip(*self.module.named_parameters(), strict=True)
         found = torch.autograd.grad(objective, parameters, allow_unused=True, materialize_grads=True)
-        return {name: values.numpy() for name, values in zip(names, found, strict=True)}
+        return {name: values.cpu().numpy() for name, values in zip(names, found, strict=True)}
 
     def _kl(self, decisions: Decisions, rollouts: Rollouts) -> Tensor:
         """[b, T] KL divergence of `decisions` from the distributions that were drawn from: sum of old log(old / new)."""
@@ -196,8 +224,8 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
 
 
 def _tensor(values: NDArray[Any], like: Tensor) -> Tensor:
-    """A copy of `values` in the precision of `like`: arrays may be read-only, or have strides that torch lacks."""
-    return torch.from_numpy(np.array(values)).to(like.dtype)
+    """A copy of `values` in the precision of `like`, beside it: arrays may be read-only, or have strides that torch lacks."""
+    return torch.from_numpy(np.array(values)).to(like)
 
 
 def _seed(rng: Generator) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from placekit_learn.torch_options import TorchOptions
+from placekit_learn.torch_options import TorchPolicyOptions
 from pydantic import Field
 
 from placekit_core import PolicyComponent, hookimpl
 
 
-class MyMethodOptions(TorchOptions):
+class MyMethodOptions(TorchPolicyOptions):
     """Options of policy `my_method`."""
 
     hidden: int = Field(32, ge=1, description="units of each layer")

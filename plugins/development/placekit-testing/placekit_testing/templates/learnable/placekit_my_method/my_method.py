@@ -50,28 +50,28 @@ class MyMethod(TorchPolicy, ReportsKL):
         """[g, D] log-probability of each device for each group, -inf if it is not allowed; with autograd."""
         graph, devices = problem.grouped, problem.cluster.size
         seconds = np.where(problem.allowed, problem.group_s, 0.0)  # [g, D]
-        time = torch.from_numpy(np.log1p(seconds / (seconds.mean() or 1.0))).float()
+        time = torch.as_tensor(np.log1p(seconds / (seconds.mean() or 1.0))).float()
         time = nn.functional.pad(time, (0, self.module.logits.out_features - devices))
         place = positional_encoding(problem.g, OCTAVES)[np.argsort(graph.topological_order)]
         producer, reader = graph.tensor_producer[graph.input_tensor], graph.edge_op  # the two ends of each edge
-        source, target = (torch.from_numpy(np.concatenate(x)) for x in ([producer, reader], [reader, producer]))
+        source, target = (torch.as_tensor(np.concatenate(x)) for x in ([producer, reader], [reader, producer]))
         logits = self.module(torch.cat([time, place], dim=1), source, target)[:, :devices]
         log_p: Tensor = logits.masked_fill(~torch.tensor(problem.allowed), -torch.inf).log_softmax(dim=1)
         return log_p
 
     def rollout(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        with self.fixed_threads(), torch.no_grad():
+        with self.computing(), torch.no_grad():
             log_p = self.log_p(problem)
             chosen = log_p.argmax(dim=1).expand(n, -1)  # [n, g]
             if explore > 0:
                 chosen = torch.multinomial(log_p.exp(), n, replacement=True, generator=self.generator(rng)).T
-            d, device = decisions(log_p, chosen), chosen.numpy().astype(np.int16)
-        log_prob, entropy = d.log_prob.double().numpy(), d.entropy.double().numpy()
+            d, device = decisions(log_p, chosen), chosen.cpu().numpy().astype(np.int16)
+        log_prob, entropy = d.log_prob.double().cpu().numpy(), d.entropy.double().cpu().numpy()
         group = np.tile(np.arange(problem.g, dtype=np.int32), (n, 1))
-        return Rollouts(Placements.of(device), group, device, log_prob, entropy, extra={"log_p": d.log_p.numpy()})
+        return Rollouts(Placements.of(device), group, device, log_prob, entropy, extra={"log_p": d.log_p.cpu().numpy()})
 
     def evaluate_actions(self, problem: Problem, rollouts: Rollouts) -> Decisions:
-        return decisions(self.log_p(problem), torch.from_numpy(rollouts.device.astype(np.int64)))
+        return decisions(self.log_p(problem), torch.as_tensor(rollouts.device.astype(np.int64)))
 
 
 def decisions(log_p: Tensor, device: Tensor) -> Decisions:
