@@ -90,7 +90,7 @@ class PPOOptions(PolicyGradientOptions):
     )
     kl_weight: float = Field(1.0, gt=0, description="initial weight of the KL penalty (beta)")
     gae_lambda: float | None = Field(
-        1.0,  # the only reward comes at the end; 0.95 (Schulman et al. 2017, Table 3) gained nothing in benchmarks/values.py
+        1.0,  # the only reward comes at the end; Schulman et al. 2017 (Table 3) have 0.95, for rewards at every step
         ge=0,
         le=1,
         description="of policies with a value function: 1 compares a placement's reward with the value before each decision,"
