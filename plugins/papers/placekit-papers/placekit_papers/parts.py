@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,8 @@ from placekit_papers.runs import DATA, track_names
 
 OTHER = "other"
 """The part of all operations that the regular expression does not match."""
+ALL = "all"
+"""The row of a table with all parts: how the devices are loaded."""
 Parts = Mapping[str, Mapping[str, float]]
 """Seconds of computation of one run, by part of the network and device."""
 _HEAD = ["workload", "cluster", "method", "seed", "part", "device", "seconds"]
@@ -108,22 +110,24 @@ def parts_table(found: Iterable[Placed]) -> list[str]:
     text = list[str]()
     for (workload, cluster), runs in _groups(found).items():
         rows = [["part", *(f"{run.method}, seed {run.seed}" for run in runs)]]
-        for part in _names(runs):
-            rows.append([part, *(_devices(run.parts.get(part, {})) for run in runs)])
+        rows += [[part, *map(_devices, seconds)] for part, seconds in _rows(runs)]
         width = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         text += ["", f"{workload} on {cluster}: devices that compute a part, and their shares"]
         text += ["  ".join(c.ljust(w) for c, w in zip(row, width, strict=True)).rstrip() for row in rows]
     return text
 
 
-def _names(runs: Iterable[Placed]) -> list[str]:
-    """The parts of all runs in the order of their names, `other` last."""
-    return sorted({part for run in runs for part in run.parts}, key=lambda part: (part == OTHER, part))
+def _rows(runs: Sequence[Placed]) -> Iterator[tuple[str, list[Mapping[str, float]]]]:
+    """The seconds by device that each run computes, for each part in the order of names; then for `other` and for `all`."""
+    parts = {part for run in runs for part in run.parts}
+    for part in sorted(parts, key=lambda part: (part == OTHER, part)):
+        yield part, [run.parts.get(part, {}) for run in runs]
+    yield ALL, [sum((Counter(dict(seconds)) for seconds in run.parts.values()), Counter()) for run in runs]
 
 
 def _devices(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
-    shares = [f"{device} {100 * x / total:.0f}%" for device, x in Counter(seconds).most_common(2)] if total else []
+    shares = [f"{device} {100 * x / total:.0f}%" for device, x in Counter(seconds).most_common(3) if x >= 0.005 * total]
     return ", ".join(shares) or "-"
 
 
@@ -137,11 +141,11 @@ def parts_svg(found: Sequence[Placed]) -> str:
     for (workload, cluster), runs in groups.items():
         body += [_text(4, y + 12, f"{workload} on {cluster}", "bold")]
         body += [_text(_LABEL + i * (_WIDTH + 10), y + 12, run.method) for i, run in enumerate(runs)]
-        for part in _names(runs):
+        for part, by_run in _rows(runs):
             y += _ROW
             body += [_text(4, y + 12, part)]
-            for i, run in enumerate(runs):
-                body += _bars(_LABEL + i * (_WIDTH + 10), y, run.parts.get(part, {}), colors)
+            for i, seconds in enumerate(by_run):
+                body += _bars(_LABEL + i * (_WIDTH + 10), y, seconds, colors)
         y += 2 * _ROW
     width = _LABEL + max(80 * len(devices), max(map(len, groups.values())) * (_WIDTH + 10))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" font-family="sans-serif" font-size="11">'
