@@ -80,7 +80,7 @@ class ThreeStageOptions(PolicyGradientOptions):
         " `budget.proxy_evaluations` says how many",
     )
     near_best_from: float | None = Field(
-        0.6, ge=0, le=1, description="share of a stage's budget after which episodes follow the best one; null: never"
+        0.8, ge=0, le=1, description="share of a stage's budget after which episodes follow the best one; null: never"
     )
     measured_near_best_from: float | None = Field(
         0.0, ge=0, le=1, description="`near_best_from` of stage 3, which begins with the best placement of stage 2"

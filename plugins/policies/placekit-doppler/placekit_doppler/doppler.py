@@ -30,10 +30,7 @@ from placekit_doppler.episodes import climb_all, decided_all, run_all
 from placekit_doppler.network import Dual
 from placekit_doppler.prepared import Prepared
 
-PACE = 100.0
-"""Learning-rate factor of the drawn weights, relative to the networks' parameters.
-
-This holds with Adam, whose steps do not depend on the gradient's length. With `optimiser=sgd` the factor is its square."""
+PACE = 100.0  # the mean and log standard deviation of the drawn weights are saved as this part of themselves
 LOG_STD = 5.0  # largest absolute logarithm of the factor on their standard deviation
 _HELD = 64  # prepared problems that a policy keeps, since the problems of a family take turns
 
@@ -49,9 +46,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
 
     With `noise`, an exploring episode draws linear weights and adds the features so weighted to the networks' outputs for all
     its operations and devices. The episode then deviates in one direction, while decisions drawn one by one cancel out. The
-    mean and the standard deviation of these weights are learned (parameter-exploring policy gradients: Sehnke et al. 2010).
-    The gradient is weighted as that of the first decision: by its advantage and, after the first step of an update, by the
-    clipped ratio of that decision. The ratio leaves out the drawn weights, since their density is not in `log_prob`.
+    mean and the standard deviation of these weights are learned by `learn_weights`; they have no gradient.
     """
 
     name = "doppler"
@@ -181,6 +176,22 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         )
         return mean, self.options.noise * np.exp(np.clip(log_std, -LOG_STD, LOG_STD))
 
+    def learn_weights(self, rollouts: Rollouts, advantage: NDArray[np.float64]) -> None:
+        """Move the distribution of the drawn weights towards those of the better half of the episodes.
+
+        This is a step of the separable natural evolution strategy (Schaul et al. 2011; rates and utilities as in Wierstra et
+        al. 2014, algorithm 6 and table 1). It depends on the order of the [n] advantages, not on their sizes, and its length
+        on the standard deviations, so there is no learning rate.
+        """
+        e = Episode(**rollouts.extra)
+        if not e.noisy.all():
+            return
+        mean, std = self._normal()
+        z, worth = (e.weights - mean) / std, utilities(advantage)
+        rate = (3 + np.log(WEIGHTS)) / (5 * WEIGHTS**0.5)
+        steps = {"weights_mean": std * (worth @ z), "weights_log_std": rate / 2 * (worth @ (z**2 - 1))}
+        super().apply({name: (step / PACE).astype(np.float32) for name, step in steps.items()})
+
     def _rollouts(self, ready: Prepared, e: Episode) -> Rollouts:
         problem, free = ready.problem, ready.free
         n, steps = e.op.shape
@@ -226,14 +237,6 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         with self.fixed_threads():
             climbed = plain.gradients if self.plain else self._climbed
             worth, gradient = climbed(self.dual, ready, e, weight, entropy_weight)
-        if self.options.noise:
-            mean, std = self._normal()
-            z, pace = (
-                (e.weights - mean) / std,
-                PACE * np.where(e.noisy[:, None], weight[:, :1].sum(axis=1, keepdims=True), 0.0),
-            )
-            gradient["weights_mean"] = (pace * z / std).sum(axis=0).astype(np.float32)
-            gradient["weights_log_std"] = (pace * (z**2 - 1)).sum(axis=0).astype(np.float32)
         return worth, gradient
 
     def _climbed(
@@ -316,3 +319,12 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         self._threads.spread(n, part)
         found[:, :steps] = steps_only
         return found
+
+
+def utilities(advantage: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n] utilities of episodes by the ranks of their advantages, with sum 0; episodes with equal advantages share theirs."""
+    n = len(advantage)
+    of_rank = np.maximum(np.log(n / 2 + 1) - np.log(np.arange(1, n + 1)), 0)
+    _, value, count = np.unique(-advantage, return_inverse=True, return_counts=True)
+    mean = np.bincount(value[np.argsort(-advantage)], of_rank) / count
+    return np.asarray(mean[value] / of_rank.sum() - 1 / n)

@@ -79,21 +79,21 @@ def test_greedy_explores_uniformly() -> None:
     assert 0.6 < first.mean() < 0.9, "a half and a half of a half"
 
 
-def test_the_density_of_what_was_drawn_has_its_gradient() -> None:
-    """That of sum(weight of the first decision * log N(drawn; mean, std)), by autograd."""
-    problem = fakes.unequal(8)
+def test_drawn_weights_are_learned_by_ranks() -> None:
+    """From the order of the advantages, whatever their size, to where they are highest; from equal ones nothing is learned."""
+    problem, rng, goal = fakes.unequal(8), np.random.default_rng(1), np.linspace(-2, 2, 14)
     policy = built(problem, noise=0.7)
-    policy.apply({"weights_mean": np.full(14, 0.01, np.float32), "weights_log_std": np.full(14, -0.003, np.float32)})
-    drawn = policy.rollout(problem, EPISODES, np.random.default_rng(1), 1.0)
-    weights = torch.from_numpy(drawn.extra["weights"]).double()
-    assert weights.std() > 0.3
-    weight = np.random.default_rng(2).standard_normal((EPISODES, drawn.log_prob.shape[1]))
-    mean, log_std = (torch.full((14,), value, dtype=torch.float64, requires_grad=True) for value in (0.01, -0.003))
-    normal: Any = torch.distributions.Normal(100 * mean, 0.7 * (100 * log_std).exp())
-    (torch.from_numpy(weight[:, :1]) * normal.log_prob(weights)).sum().backward()
-    found = policy.gradients(problem, drawn, weight)
-    assert_allclose(found["weights_mean"], mean.grad, rtol=1e-4)
-    assert_allclose(found["weights_log_std"], log_std.grad, rtol=1e-4)
+    for _ in range(60):
+        drawn = policy.rollout(problem, 32, rng, 1.0)
+        policy.learn_weights(drawn, -1e-9 * ((drawn.extra["weights"] - goal) ** 2).sum(axis=1))
+    assert drawn.extra["weights"].std() > 1, "the goals"
+    assert drawn.extra["weights"].std(axis=0).max() < 0.3
+    assert_allclose(policy.rollout(problem, 1, rng).extra["weights"][0], goal, atol=0.3)
+    before = policy.state_dict()["weights_mean"]
+    policy.learn_weights(drawn, np.full(32, 3.0))
+    assert_allclose(policy.state_dict()["weights_mean"], before, rtol=1e-6)
+    policy.learn_weights(policy.rollout(problem, 32, rng), rng.random(32))  # did not explore
+    assert_allclose(policy.state_dict()["weights_mean"], before, rtol=1e-6)
 
 
 def test_without_exploration_weights_are_their_mean() -> None:

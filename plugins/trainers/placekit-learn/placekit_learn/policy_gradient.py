@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.random import Generator
@@ -52,6 +52,14 @@ class Batch:
     entropy_weight: float
     learning_rate: float
     returns: Floats | None = None
+
+
+@runtime_checkable
+class DrawsWeights(Protocol):
+    """A policy whose episodes each draw weights, from a distribution that it learns without a gradient; see `doppler`."""
+
+    def learn_weights(self, rollouts: Rollouts, advantage: Floats) -> None:
+        """Learn from a batch of episodes and their [b] advantages."""
 
 
 class PolicyGradient(Trainer):
@@ -164,6 +172,8 @@ class PolicyGradient(Trainer):
             loss, entropy = -(batch.weight * rollouts.log_prob)[active].sum(), rollouts.entropy[active].mean()
             self.learned = {}
             self.improve(policy, batch)
+            if self.learned and isinstance(policy, DrawsWeights):
+                policy.learn_weights(rollouts, weight[:, 0])
             if self.learned and "kl" not in self.learned and isinstance(policy, ReportsKL):
                 self.learned["kl"] = float(policy.kl(task.problem, rollouts)[active].mean())
             if self.learned:
