@@ -10,7 +10,7 @@ import pytest
 from placekit_testing import fakes
 from pydantic import Field
 
-from placekit_core import LearnableOptions, RunError, place
+from placekit_core import ConfigError, LearnableOptions, RunError, place
 from placekit_core.run.trained import load_policy, save_policy
 
 
@@ -152,4 +152,8 @@ def test_a_trained_policy_makes_as_many_placements_as_it_is_asked_for(tmp_path: 
         policy = fakes.FakeLearnable(checkpoint=str(tmp_path / "trained"), rollouts=n)
         found[n] = place(graph, cluster="p100x4", policy=policy, trainer="none", baselines=[])
     assert {n: r.summary.evaluations for n, r in found.items()} == {1: 1, 8: 8}
+    few = place(graph, cluster="p100x4", policy=policy, trainer="none", baselines=[], budget=3)
+    assert few.summary.evaluations == 3, "its own placement is one of them"
+    with pytest.raises(ConfigError, match=r"policy\.rollouts=8 is for a trained policy"):
+        place(graph, cluster="p100x4", policy=policy, trainer="reinforce", budget=16)
     assert found[8].summary.value_s < found[1].summary.value_s

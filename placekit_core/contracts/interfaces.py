@@ -183,8 +183,8 @@ class LearnablePolicy(Policy):
     def place(self, task: Task, rng: Generator) -> Placement:
         """The placement of one episode without exploration. With option `rollouts`, drawn ones are evaluated before it."""
         device, priority = self.rollout(task.problem, 1, rng).placements.one(0)
-        if self.options.rollouts > 1:
-            task.evaluate(self.rollout(task.problem, self.options.rollouts - 1, rng, explore=1.0).placements)
+        if (drawn := int(min(self.options.rollouts, task.evaluate.remaining)) - 1) > 0:
+            task.evaluate(self.rollout(task.problem, drawn, rng, explore=1.0).placements)
         return task.problem.placement(device, priority)
 
 

@@ -205,6 +205,11 @@ class Assembly:
                 what = f"trainer={name}" if name != AUTO else f"trainer.{next(iter(options))}"
                 raise ConfigError(f"policy {policy.name!r} has nothing to train, but {what}", "leave out `trainer`")
             return None
+        if policy.options.rollouts > 1:
+            raise ConfigError(
+                f"policy.rollouts={policy.options.rollouts} is for a trained policy, and this one would be trained",
+                "add trainer=none, or leave out policy.rollouts",
+            )
         if name == AUTO:
             name = self.registry.own_trainer(str(self.config.policy["name"]))
             if not name:

@@ -126,8 +126,11 @@ class Asynchronous(Trainer):
             raise ConfigError(
                 "trainer asynchronous does not train on a proxy first", "leave out budget.proxy_evaluations"
             )
-        spec = dict(self.options.inner or {"name": registry.own_trainer(policy.name)})
+        own = registry.own_trainer(policy.name)
+        spec = dict(self.options.inner or {"name": own})
         name = str(spec.pop("name", ""))
+        if name == own:
+            spec = {**registry.own_trainer_options(policy.name), **spec}
         entry = registry.get("trainer", name)
         trainer = entry.build(entry.options(spec, "trainer.inner."))
         if not isinstance(trainer, PolicyGradient):

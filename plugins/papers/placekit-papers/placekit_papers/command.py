@@ -24,6 +24,8 @@ def main(argv: list[str], registry: Registry) -> int:
     arguments = _parser().read(argv)
     if arguments.write:
         print("\n".join(str(path) for path in pages.write_pages(arguments.write)) or "the pages are up to date")
+    elif arguments.svg and arguments.item is None:
+        raise ConfigError("--svg draws an item, and there is none", "name a paper and an item before it")
     elif arguments.name is None:
         _list_papers()
     elif arguments.item is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import itertools
 import json
 import re
@@ -17,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from placekit_core import RunError
+from placekit_core import RunError, write_atomically
 from placekit_core.run.run_directory import find_runs, load_summary
 from placekit_papers.runs import DATA, track_names
 
@@ -67,13 +68,14 @@ def parts_of(trace: Path, pattern: str) -> Parts:
 
 def write_parts(found: Iterable[Placed], path: Path) -> None:
     """Write a CSV that `read_parts` reads."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_HEAD)
-        for run in sorted(found, key=lambda r: r[:4]):
-            for part, devices in sorted(run.parts.items()):
-                for device, seconds in sorted(devices.items()):
-                    writer.writerow([*run[:4], part, device, f"{seconds:.5g}"])
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(_HEAD)
+    for run in sorted(found, key=lambda r: r[:4]):
+        for part, devices in sorted(run.parts.items()):
+            for device, seconds in sorted(devices.items()):
+                writer.writerow([*run[:4], part, device, f"{seconds:.5g}"])
+    write_atomically(path, file.getvalue().encode())
 
 
 def read_parts(path: Path) -> list[Placed]:
@@ -127,12 +129,19 @@ def _rows(runs: Sequence[Placed]) -> Iterator[tuple[str, list[Mapping[str, float
 
 def _devices(seconds: Mapping[str, float]) -> str:
     total = sum(seconds.values())
-    shares = [f"{device} {100 * x / total:.0f}%" for device, x in Counter(seconds).most_common(3) if x >= 0.005 * total]
+    shares = [
+        f"{device} {100 * x / total:.0f}%" for device, x in Counter(seconds).most_common(3) if x and x >= 0.005 * total
+    ]
     return ", ".join(shares) or "-"
 
 
 def parts_svg(found: Sequence[Placed]) -> str:
-    """A picture: a row per part, a column per method, and bars in the devices' colours as long as their shares."""
+    """A picture: a row per part, a column per method, and bars in the devices' colours as long as their shares.
+
+    Raises RunError if no run has parts.
+    """
+    if not found:
+        raise RunError("no run has parts to draw", "leave out --svg, or run the item's own workloads")
     devices = sorted({device for run in found for seconds in run.parts.values() for device in seconds})
     colors = dict(zip(devices, itertools.cycle(_COLORS), strict=False))
     body, y, groups = list[str](), _ROW, _groups(found)
@@ -154,7 +163,7 @@ def parts_svg(found: Sequence[Placed]) -> str:
 
 def _bars(x: float, y: float, seconds: Mapping[str, float], colors: Mapping[str, str]) -> list[str]:
     total, bars = sum(seconds.values()), list[str]()
-    for device, spent in sorted(seconds.items()):
+    for device, spent in sorted(seconds.items()) if total else ():
         bars.append(_bar(x, y + 2, _WIDTH * spent / total, colors[device], f"{device} {spent / total:.0%}"))
         x += _WIDTH * spent / total
     return bars

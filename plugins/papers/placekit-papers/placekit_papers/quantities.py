@@ -11,6 +11,7 @@ from math import isnan
 
 import numpy as np
 
+from placekit_core import RunError
 from placekit_papers.parts import Parts, recorded_parts
 from placekit_papers.runs import Run, recorded
 from placekit_papers.statistics import Seconds
@@ -110,6 +111,8 @@ def _quantities(names: tuple[str, ...], workload: str, cluster: str, method: str
     found = QUANTITIES[quantity]
     if found.parts:
         [name] = names
+        if (workload, cluster, method) not in recorded_parts(name):
+            raise RunError(f"{name}.csv has no parts of {workload} on {cluster} by {method}", "run the item with --run")
         return {
             seed: found.of(parts) for seed, parts in sorted(recorded_parts(name)[workload, cluster, method].items())
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
+import io
 import json
 import re
 from collections import defaultdict
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from placekit_core import RunError
+from placekit_core import RunError, write_atomically
 from placekit_core.run.run_directory import find_runs, load_summary
 from placekit_papers.statistics import Seconds
 
@@ -87,11 +88,12 @@ def _run(row: Mapping[str, str]) -> Run:
 
 def write_runs(runs: Iterable[Run], path: Path) -> None:
     """Write a CSV that `read_runs` reads, sorted by machine, program, method and seed."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([f.name for f in fields(Run)])
-        for run in sorted(runs, key=lambda r: (r.cluster, r.workload, r.method, r.seed)):
-            writer.writerow([_cell(f.name, getattr(run, f.name)) for f in fields(Run)])
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([f.name for f in fields(Run)])
+    for run in sorted(runs, key=lambda r: (r.cluster, r.workload, r.method, r.seed)):
+        writer.writerow([_cell(f.name, getattr(run, f.name)) for f in fields(Run)])
+    write_atomically(path, file.getvalue().encode())
 
 
 def _cell(name: str, value: object) -> str:

@@ -176,18 +176,18 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         )
         return mean, self.options.noise * np.exp(np.clip(log_std, -LOG_STD, LOG_STD))
 
-    def learn_weights(self, rollouts: Rollouts, advantage: NDArray[np.float64]) -> None:
-        """Move the distribution of the drawn weights towards those of the better half of the episodes.
+    def learn_weights(self, rollouts: Rollouts, advantage: NDArray[np.float64], counted: NDArray[np.bool_]) -> None:
+        """Move the distribution of the drawn weights towards those of the better half of the episodes that are `counted`.
 
         This is a step of the separable natural evolution strategy (Schaul et al. 2011; rates and utilities as in Wierstra et
         al. 2014, algorithm 6 and table 1). It depends on the order of the [n] advantages, not on their sizes, and its length
         on the standard deviations, so there is no learning rate.
         """
         e = Episode(**rollouts.extra)
-        if not e.noisy.all():
+        if not (e.noisy.all() and counted.any()):
             return
         mean, std = self._normal()
-        z, worth = (e.weights - mean) / std, utilities(advantage)
+        z, worth = (e.weights[counted] - mean) / std, utilities(advantage[counted])
         rate = (3 + np.log(WEIGHTS)) / (5 * WEIGHTS**0.5)
         steps = {"weights_mean": std * (worth @ z), "weights_log_std": rate / 2 * (worth @ (z**2 - 1))}
         super().apply({name: (step / PACE).astype(np.float32) for name, step in steps.items()})

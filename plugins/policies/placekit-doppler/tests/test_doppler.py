@@ -18,7 +18,6 @@ from placekit_testing import fakes
 from placekit_core import GraphBuilder, Problem
 
 SMALL = {"size": 8, "hidden": 8, "rounds": 2}
-EPISODES = 4
 
 
 def built(problem: Problem, seed: int = 0, **options: Any) -> Doppler:
@@ -82,17 +81,18 @@ def test_greedy_explores_uniformly() -> None:
 def test_drawn_weights_are_learned_by_ranks() -> None:
     """From the order of the advantages, whatever their size, to where they are highest; from equal ones nothing is learned."""
     problem, rng, goal = fakes.unequal(8), np.random.default_rng(1), np.linspace(-2, 2, 14)
-    policy = built(problem, noise=0.7)
+    policy, every = built(problem, noise=0.7), np.full(32, True)
     for _ in range(60):
         drawn = policy.rollout(problem, 32, rng, 1.0)
-        policy.learn_weights(drawn, -1e-9 * ((drawn.extra["weights"] - goal) ** 2).sum(axis=1))
+        policy.learn_weights(drawn, -1e-9 * ((drawn.extra["weights"] - goal) ** 2).sum(axis=1), every)
     assert drawn.extra["weights"].std() > 1, "the goals"
     assert drawn.extra["weights"].std(axis=0).max() < 0.3
     assert_allclose(policy.rollout(problem, 1, rng).extra["weights"][0], goal, atol=0.3)
     before = policy.state_dict()["weights_mean"]
-    policy.learn_weights(drawn, np.full(32, 3.0))
+    policy.learn_weights(drawn, np.full(32, 3.0), every)
     assert_allclose(policy.state_dict()["weights_mean"], before, rtol=1e-6)
-    policy.learn_weights(policy.rollout(problem, 32, rng), rng.random(32))  # did not explore
+    policy.learn_weights(policy.rollout(problem, 32, rng), rng.random(32), every)  # did not explore
+    policy.learn_weights(drawn, rng.random(32), ~every)  # do not count
     assert_allclose(policy.state_dict()["weights_mean"], before, rtol=1e-6)
 
 

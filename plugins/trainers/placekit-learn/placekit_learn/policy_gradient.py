@@ -43,6 +43,7 @@ class Batch:
         weight: [b, T] advantage of each decision, divided by the number of episodes that count.
         entropy_weight: weight of the sum of all decisions' entropies.
         learning_rate: step size of the optimiser.
+        counted: [b] whether an episode counts, as failures do not after `only_fitting_after` updates.
         returns: [b, T] return from each decision on, for the policy's value function; None if it is not trained.
     """
 
@@ -51,6 +52,7 @@ class Batch:
     weight: Floats
     entropy_weight: float
     learning_rate: float
+    counted: NDArray[np.bool_]
     returns: Floats | None = None
 
 
@@ -58,8 +60,8 @@ class Batch:
 class DrawsWeights(Protocol):
     """A policy whose episodes each draw weights, from a distribution that it learns without a gradient; see `doppler`."""
 
-    def learn_weights(self, rollouts: Rollouts, advantage: Floats) -> None:
-        """Learn from a batch of episodes and their [b] advantages."""
+    def learn_weights(self, rollouts: Rollouts, advantage: Floats, counted: NDArray[np.bool_]) -> None:
+        """Learn from a batch of episodes and their [b] advantages; from those that are `counted` [b]."""
 
 
 class PolicyGradient(Trainer):
@@ -167,13 +169,15 @@ class PolicyGradient(Trainer):
             return
         with self._timed("update"):
             rate = between(o.learning_rate, o.learning_rate_end, progress)
-            batch = self.credited(policy, Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate))
+            counted = np.full(len(weight), True) if rewards.counted is None else rewards.counted
+            batch = Batch(task.problem, rollouts, weight, entropy_weight / o.samples, rate, counted)
+            batch = self.credited(policy, batch)
             active = rollouts.group >= 0
             loss, entropy = -(batch.weight * rollouts.log_prob)[active].sum(), rollouts.entropy[active].mean()
             self.learned = {}
             self.improve(policy, batch)
             if self.learned and isinstance(policy, DrawsWeights):
-                policy.learn_weights(rollouts, weight[:, 0])
+                policy.learn_weights(rollouts, weight[:, 0], counted)
             if self.learned and "kl" not in self.learned and isinstance(policy, ReportsKL):
                 self.learned["kl"] = float(policy.kl(task.problem, rollouts)[active].mean())
             if self.learned:

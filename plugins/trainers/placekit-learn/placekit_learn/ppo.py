@@ -65,10 +65,10 @@ class PPO(PolicyGradient):
     def credited(self, policy: LearnablePolicy, batch: Batch) -> Batch:
         """The batch with the returns and generalised advantages of a policy with a value function."""
         o, each = self.options, batch.weight[:, :1]
-        if not isinstance(policy, EstimatesReturns) or o.gae_lambda is None or not each.any():
+        count = np.count_nonzero(batch.counted)
+        if not isinstance(policy, EstimatesReturns) or o.gae_lambda is None or not count:
             return batch
-        active = batch.rollouts.group >= 0
-        count, active = np.count_nonzero(each), active & (each != 0)  # episodes of weight 0 do not count
+        active = (batch.rollouts.group >= 0) & batch.counted[:, None]
         reward = np.where(active & ~np.pad(active[:, 1:], ((0, 0), (0, 1))), count * each, 0.0)
         value = policy.values(batch.problem, batch.rollouts)
         advantage = generalised_advantages(reward, value, active, o.discount, o.gae_lambda)

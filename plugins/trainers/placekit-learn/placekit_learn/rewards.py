@@ -26,6 +26,7 @@ class RewardFunction:
 
     def __init__(self, options: LearningOptions, failing_signal_s: float) -> None:
         self.learning, self.failing_signal_s = options, failing_signal_s
+        self.counted: NDArray[np.bool_] | None = None
         self.scale_s: float | None = None
         self.worst_s: float | None = None
 
@@ -86,7 +87,7 @@ class Advantages(RewardFunction):
             if self.at_most is not None:
                 value_s = np.minimum(value_s, self.at_most * float(np.median(value_s[fits])))
             self.record(value_s[fits])
-        used = fits if only_fitting else np.full(len(m), self.scale_s is not None)
+        self.counted = used = fits if only_fitting else np.full(len(m), self.scale_s is not None)
         if not used.any():
             return np.zeros(len(m))
         reward = self.rewards(np.where(fits, value_s, self.failing_s))

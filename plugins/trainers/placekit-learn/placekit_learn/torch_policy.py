@@ -203,7 +203,11 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
 
     def _value(self, problem: Problem, rollouts: Rollouts) -> Tensor:
         value = self.evaluate_actions(problem, rollouts).value
-        assert value is not None, f"policy {self.name!r} is EstimatesReturns: its decisions need a value"
+        if value is None:
+            raise PlacekitError(
+                f"policy {self.name!r} is EstimatesReturns, and its evaluate_actions returns no value",
+                "return Decisions with `value` [b, T]",
+            )
         return value
 
     def _gradients(self, objective: Tensor) -> dict[str, NDArray[Any]]:

@@ -164,7 +164,7 @@ def test_values_learn_the_returns() -> None:
         r = policy.rollout(problem, 50, rng, 1.0)
         each = worth[r.group, r.device]  # [b, g]
         weight = np.tile(each.sum(axis=1, keepdims=True) / len(each), problem.g)
-        batch = trainer.credited(policy, Batch(problem, r, weight, 0.0, learning_rate))
+        batch = trainer.credited(policy, Batch(problem, r, weight, 0.0, learning_rate, weight[:, 0] != 0))
         trainer.ascend(policy, batch, np.zeros_like(weight), 0.0)
     error = len(each) * weight - policy.values(problem, r)
     assert trainer.learned["value_loss"] == pytest.approx((error**2).mean(), rel=0.05)

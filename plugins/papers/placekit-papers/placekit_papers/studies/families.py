@@ -7,7 +7,7 @@ All on simulated `k80x4`, in the family's groups. For each seed:
 - placeto zero-shot from one GPU: the same policy, whose episode starts with all groups on one GPU (`start=one_device`).
 - placeto optimised, seq2seq optimised: learns on one test graph, from nothing. On the first four test graphs.
 - search: the default search on one test graph, with as many evaluations. On the same graphs.
-- search, N evaluations, and search, one second: the default search on each test graph.
+- search, one second: the default search on each test graph.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ _GROUPERS: dict[str, dict[str, Any]] = {  # of the presets of the workloads
 _SEEDS, _OPTIMISED_GRAPHS = 6, 4
 _TRAINING, _OPTIMISED = 8_000, 2_000
 """Evaluations on the 16 training graphs, and on one test graph."""
-_FEW = (1, 10, 30, 100)
-"""Evaluations of the search where they are dear, as on real machines."""
 _FROM_ONE = "placeto zero-shot from one GPU"
 _STILL = {"name": "stepwise", "learning_rate": 1e-9, "learning_rate_end": 1e-9}
 
@@ -134,8 +132,6 @@ def measure(family: Family, folder: Path, seeds: Iterable[int] = range(_SEEDS)) 
         family.run(_FROM_ONE, family.alone, trained, 1, seed, trainer="none")
         for program in family.alone:
             family.run("search, one second", [program], None, {"seconds": 1}, seed)
-            for evaluations in _FEW:
-                family.run(f"search, {evaluations} evaluations", [program], None, evaluations, seed)
         for program in family.alone[:_OPTIMISED_GRAPHS]:
             family.run("search", [program], None, _OPTIMISED, seed)
             for policy in ("placeto", "seq2seq"):
