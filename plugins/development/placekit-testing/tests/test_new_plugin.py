@@ -105,7 +105,7 @@ def test_a_policy_that_learns_keeps_its_contract(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(folder)
     policy = importlib.import_module("placekit_new_learner.new_learner").NewLearner
     checks = own_checks(LearnablePolicyContract, PolicyContract)
-    abilities = {"check_imitates", "check_teaches", "check_rollouts_near_a_placement"}
+    abilities = {"check_imitates", "check_teaches", "check_rollouts_near_a_placement", "check_values"}
     assert skipped(LearnablePolicyContract, checks, policy, tmp_path) == abilities
     spec = importlib.util.spec_from_file_location("test_new_learner", folder / "tests" / "test_new_learner.py")
     assert spec is not None

@@ -32,6 +32,12 @@ _HEAD = ["workload", "cluster", "method", "seed", "part", "device", "seconds"]
 _ROW, _WIDTH, _LABEL = 16, 150, 170  # of a picture: height of a part, width of a placement, width of the names; pixels
 _COLORS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#8c959f", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e")
 
+_STYLE = (
+    "<style>text{fill:#1f2328}text.b{fill:#1f2328;font-size:9px}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}text.b{fill:#1f2328}}</style>"
+)
+_NAMED = 34  # pixels of a bar that has room for the name of its device
+
 
 class Placed(NamedTuple):
     """Where a run computes the parts of its network."""
@@ -158,14 +164,17 @@ def parts_svg(found: Sequence[Placed]) -> str:
         y += 2 * _ROW
     width = _LABEL + max(80 * len(devices), max(map(len, groups.values())) * (_WIDTH + 10))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" font-family="sans-serif" font-size="11">'
-    return "\n".join([head, f'<rect width="{width}" height="{y}" fill="white"/>', *body, "</svg>", ""])
+    return "\n".join([head, _STYLE, *body, "</svg>", ""])
 
 
 def _bars(x: float, y: float, seconds: Mapping[str, float], colors: Mapping[str, str]) -> list[str]:
     total, bars = sum(seconds.values()), list[str]()
     for device, spent in sorted(seconds.items()) if total else ():
-        bars.append(_bar(x, y + 2, _WIDTH * spent / total, colors[device], f"{device} {spent / total:.0%}"))
-        x += _WIDTH * spent / total
+        width = _WIDTH * spent / total
+        bars.append(_bar(x, y + 2, width, colors[device], f"{device} {spent / total:.0%}"))
+        if width >= _NAMED:
+            bars.append(f'<text class="b" x="{x + 3:.1f}" y="{y + 11}">{escape(device)}</text>')
+        x += width
     return bars
 
 
