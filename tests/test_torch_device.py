@@ -72,7 +72,7 @@ def test_what_is_made_for_cpus_stays_there(options: dict[str, Any], why: str) ->
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize(("policy", "options"), PLAIN)
 def test_it_learns_on_a_gpu(policy: type[LearnablePolicy], options: dict[str, Any]) -> None:
-    """Two updates; the first parameters are those of the CPU, and the last can be loaded there."""
+    """Two updates on a GPU start from the CPU's parameters, and their result can be loaded on the CPU."""
     task, first, last = fakes.fake_task(fakes.unequal(6), 21), [], {}
     for device in ("cpu", "cuda"):
         learner = policy(**options, device=device)

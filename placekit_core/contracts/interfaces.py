@@ -222,7 +222,7 @@ class EstimatesReturns(Ability):
 
     @abstractmethod
     def values(self, problem: Problem, rollouts: Rollouts) -> NDArray[np.float64]:
-        """[b, T] expected return from each decision on, given the decisions before it and nothing of later ones."""
+        """[b, T] the return expected from each decision on. It may depend on earlier decisions, not on later ones."""
 
     @abstractmethod
     def value_gradients(

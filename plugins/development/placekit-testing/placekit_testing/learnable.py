@@ -173,7 +173,7 @@ class LearnablePolicyContract(PolicyContract):
     @needs(EstimatesReturns)
     @in_short
     def check_values(self, make: Make) -> None:
-        """The first value does not depend on the decisions after it; gradients are those of sum(weight * value)."""
+        """Later decisions do not change the first value. `value_gradients` is the gradient of sum(weight * value)."""
         problem = fakes.mixed()
         policy = self.learner(make, problem)
         _shake(policy, 0.1)

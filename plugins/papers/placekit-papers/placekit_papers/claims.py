@@ -197,7 +197,7 @@ class Verdict(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim, and its verdicts on those of `MACHINES` on which it was judged."""
+    """A claim, and a verdict for each of `MACHINES` that it was tested on."""
 
     claim: Claim
     verdicts: Mapping[str, Verdict]

@@ -177,11 +177,11 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         return mean, self.options.noise * np.exp(np.clip(log_std, -LOG_STD, LOG_STD))
 
     def learn_weights(self, rollouts: Rollouts, advantage: NDArray[np.float64], counted: NDArray[np.bool_]) -> None:
-        """Move the distribution of the drawn weights towards those of the better half of the episodes that are `counted`.
+        """Move the distribution of the drawn weights towards the weights of the better half of the episodes.
 
-        This is a step of the separable natural evolution strategy (Schaul et al. 2011; rates and utilities as in Wierstra et
-        al. 2014, algorithm 6 and table 1). It depends on the order of the [n] advantages, not on their sizes, and its length
-        on the standard deviations, so there is no learning rate.
+        Only episodes that are `counted` [n] take part. This is a step of the separable natural evolution strategy (Schaul et
+        al. 2011; rates and utilities as in Wierstra et al. 2014). Only the order of the [n] advantages matters, not their
+        sizes. The standard deviations set the length of the step, so there is no learning rate.
         """
         e = Episode(**rollouts.extra)
         if not (e.noisy.all() and counted.any()):

@@ -7,7 +7,7 @@ Each step of an episode
 3. computes the features of the devices (D.2), and places the operation by PLC's softmax over those with room (5.2).
 
 `network.py` has the networks, `features.py` the static features (D.1). `episodes.py` and `steps.py` are the compiled twin.
-Shapes: n operations in the graph, of which k are kernels, each placed in one of T = k steps; t tensors; D devices.
+Shapes: the graph has n operations and t tensors. k of the operations are kernels, and T = k steps place one each. D devices.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class State:
         return may, features
 
     def _transfers(self, op: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[D] seconds of the transfers that a candidate needs on each device, and of those that its readers are spared there."""
+        """[D] seconds of transfers: those that a candidate needs on each device, and those that its readers save there."""
         graph, routes, s = self.problem.graph, self.problem.cluster.routes, self.scheduler
         home = s.group_device[self.problem.grouping.group_of[graph.tensor_producer]]  # [t]; -1 if it has no device yet
         there = (home[:, None] == np.arange(self.problem.cluster.size)) | (s.arrival_s >= 0)  # [t, D]

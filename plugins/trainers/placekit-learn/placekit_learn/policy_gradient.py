@@ -61,7 +61,7 @@ class DrawsWeights(Protocol):
     """A policy whose episodes each draw weights, from a distribution that it learns without a gradient; see `doppler`."""
 
     def learn_weights(self, rollouts: Rollouts, advantage: Floats, counted: NDArray[np.bool_]) -> None:
-        """Learn from a batch of episodes and their [b] advantages; from those that are `counted` [b]."""
+        """Learn from the [b] advantages of a batch of episodes, leaving out those that are not `counted` [b]."""
 
 
 class PolicyGradient(Trainer):

@@ -154,7 +154,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
     def computing(self) -> Iterator[None]:
         """Let torch compute as options `threads` and `device` say.
 
-        Tensors that torch makes here are on the device, with `torch.as_tensor` those of numpy arrays, too.
+        New tensors are on that device, also those that `torch.as_tensor` makes of numpy arrays.
         """
         with self.fixed_threads(), contextlib.ExitStack() as stack:
             if self.options.device != "cpu":  # on the CPU, it would only slow small operations down

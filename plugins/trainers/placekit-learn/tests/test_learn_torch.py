@@ -152,7 +152,7 @@ def test_trainers_train_it(trainer: Trainer) -> None:
 
 
 def test_values_learn_the_returns() -> None:
-    """The reward is a sum over the groups, 0 on average: the return is what was decided so far, an advantage what is decided."""
+    """Each group adds to the reward, 0 on average: a value is what earlier decisions add, an advantage what one decision adds."""
     problem, rng = fakes.unequal(6), np.random.default_rng(0)
     policy, trainer = TinyValues(), PPO(gae_lambda=0.0)
     policy.build([problem], rng)
