@@ -67,8 +67,9 @@ CEILINGS = {
     "plugins/runtimes/placekit-runtimes": 6_900,
     # plans of training steps: strategies, profiles of layers, scripts; what torch keeps besides what a stage needs; since 1,600:
     # splits that leave room for it, reasons of empty rows, steps and profiles that cannot be planned; since 1,750: lines for
-    # several boxes and unlike GPUs, inputs that scripts cannot divide, parts with the operations of torch's stages
-    "plugins/runtimes/placekit-training": 1_900,
+    # several boxes and unlike GPUs, inputs that scripts cannot divide, parts with the operations of torch's stages; since
+    # 1,900: batches of one row, steps that compare rows
+    "plugins/runtimes/placekit-training": 1_950,
     "plugins/trainers/placekit-learn": 1_150,  # since 1,000: values and generalised advantages in PPO, networks on a GPU
 }
 """A room over its target has its present size, rounded up to 50 lines."""

@@ -35,8 +35,7 @@ def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Gra
         or not np.array_equal(low.shape_ptr, high.shape_ptr)
     ):
         return None
-    grown = np.flatnonzero(low.shape_dim != high.shape_dim)
-    if len(grown) > len(np.unique(np.searchsorted(low.shape_ptr, grown, side="right"))):
+    if _has_pairs(low, high):
         return None
     columns = {}
     for name in _AFFINE:
@@ -45,6 +44,14 @@ def interpolated(low: Graph, high: Graph, at: tuple[int, int], rows: int) -> Gra
         columns[name] = value if a.dtype == np.float64 else np.rint(value).astype(a.dtype)
     extra = {name: column for name, column in low.columns.items() if name != _SIGNATURE}
     return low.replace(**columns, columns=extra)
+
+
+def _has_pairs(low: Graph, high: Graph) -> bool:
+    """Whether two dimensions of one tensor grow with the rows: operations then compare each row with each other row."""
+    if not np.array_equal(low.shape_ptr, high.shape_ptr):
+        return False
+    grown = np.flatnonzero(low.shape_dim != high.shape_dim)
+    return len(grown) > len(np.unique(np.searchsorted(low.shape_ptr, grown, side="right")))
 
 
 class Model:
@@ -70,6 +77,11 @@ class Model:
             found = interpolated(low, high, TRACED, rows)
             self._programs[rows] = Program(found) if found is not None else self._load([rows])[0]
         return self._programs[rows]
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the step compares rows of the batch, as a contrastive loss does: a part of the batch has another loss."""
+        return not self.sizes and _has_pairs(*(self._programs[rows].graph for rows in TRACED))
 
     def problem(self, rows: int, cluster: Cluster, parts: Parts | None = None) -> Problem:
         """The step for a batch of `rows` on a machine's GPUs, if it has any; with measured costs, if there are any."""

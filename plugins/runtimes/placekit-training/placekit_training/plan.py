@@ -65,6 +65,7 @@ class TrainingOptions(Options):
 SECTIONS = ("arguments", "kinds")
 """Options that are tables: `arguments.layers=12` or `arguments={layers: 12}`."""
 OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
+COMPARES_ROWS = "note: the step compares rows of the batch: each replica or micro-batch compares only its own rows"
 PUBLISHED = (400, 0.46)
 """Published steps on several A100s (vTrain), and how far nine of ten are from predictions with the rates of data sheets:
 `python benchmarks/training.py`, with its results in benchmarks/results/training.md."""
@@ -142,6 +143,7 @@ class TrainingPlan:
             f"what binds: {self.cluster.device_names[d]} computes during {busy[d] / best.step_s:.0%} of the step;"
             f" {', '.join(parts)}",
             f"accuracy: {self.accuracy}",
+            *([COMPARES_ROWS] if len(self.rows) > 1 and self.steps.model.compares_rows else []),
         ]
 
     @property

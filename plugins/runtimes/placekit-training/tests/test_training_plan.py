@@ -82,6 +82,18 @@ def pairs(batch=8):
     loss = lambda output, y: torch.nn.functional.cross_entropy(output @ y.T, torch.arange(len(output)))
     return Step(torch.nn.Linear(64, 8), torch.randn(batch, 64), loss, torch.randn(batch, 8), torch.optim.SGD)
 
+class Attention(torch.nn.Module):  # with one row, torch copies fewer tensors
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x).mean(dim=1)
+
+def attention(batch=4):
+    loss = lambda output, y: torch.nn.functional.cross_entropy(output @ y.T, torch.arange(len(output)))
+    return Step(Attention(), torch.randn(batch, 4, 16), loss, torch.randn(batch, 16), torch.optim.SGD)
+
 class Body(torch.nn.Module):  # before each layer, it computes something from its inputs, and from a parameter
     def __init__(self):
         super().__init__()
@@ -182,6 +194,13 @@ def test_pairs_of_rows_are_not_interpolated(target: str) -> None:
     low, high = (pairs.program(rows).graph for rows in TRACED)
     assert interpolated(low, high, TRACED, 6) is None
     assert pairs.program(6).graph.flops.tolist() == imported(target.replace(":make", ":pairs"), 6).flops.tolist()
+
+
+def test_batches_of_one_row_may_have_other_operations(target: str) -> None:
+    found = plan(target.replace(":make", ":attention"), f"{FAST} + {SLOW}", batch=3)
+    one, several = (found.steps.problem(rows).graph for rows in (1, 3))
+    assert one.n < several.n
+    assert found.notes[-1].startswith("note: the step compares rows"), "and its loss compares them"
 
 
 def test_parts_begin_with_calls_of_modules(model: Model) -> None:
