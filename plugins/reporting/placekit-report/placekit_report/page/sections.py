@@ -196,18 +196,22 @@ def change(program: Data) -> Markup | None:
         table(["resource", "", "in use"], used, caption=caption, numeric=(2,), class_="bars", keep=12)
     ]
     m, r = c["moves"], c["resources"]
-    if r["name"]:
-        better = [[n, quantity(v, unit), changed(v, own)] for n, v in zip(r["name"], r["value_s"], strict=True)]
+    better = [[n, quantity(v, unit), changed(v, own)]
+              for n, v in zip(r["name"], r["value_s"], strict=True) if matters(v, own)]  # fmt: skip
+    if better:
         caption = "With more of one resource, simulated again" + (
             f" (now {units.format_value(own, unit)})" if own else ""
         )
         parts.append(table(["with", name, "change"], better, caption=caption, numeric=(1, 2), keep=10))
-    if m["group"]:
-        moves = [[g, way(f, t), quantity(v, unit), changed(v, own)]
-                 for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True)]  # fmt: skip
+    elif r["name"] and own:
+        parts.append(tag("p", "More of a single resource makes it no faster."))
+    moves = [[g, way(f, t), quantity(v, unit), changed(v, own)]
+             for g, f, t, v in zip(m["group"], m["from"], m["to"], m["value_s"], strict=True) if matters(v, own)]  # fmt: skip
+    if moves:
         caption = "The best single moves"
-        found = table(["moved alone", "to", name, "change"], moves, caption=caption, numeric=(2, 3))
-        parts.append([found, tag("p", m["text"], class_="soft note") if m.get("text") else None])
+        parts.append(table(["moved alone", "to", name, "change"], moves, caption=caption, numeric=(2, 3)))
+    if m.get("text"):
+        parts.append(tag("p", m["text"], class_="soft note"))
     if c.get("reason"):
         parts.append(tag("p", c["reason"], class_="soft"))
     lead = binds(c["binding"], gives_most(r, own)) if program["objective"] in STEPS else None
@@ -227,9 +231,14 @@ def gives_most(resources: Data, own: float | None) -> Child:
     if not resources["name"] or not own:
         return None
     best, value = resources["name"][0], resources["value_s"][0]
-    if value > own * (1 - 5e-4):  # would read as 0.0%
-        return " More of a single resource makes it no faster."
+    if not matters(value, own):
+        return None
     return [" Of the resources below, one gives the most: ", best, " (", changed(value, own), ")."]
+
+
+def matters(value: float | None, own: float | None) -> bool:
+    """Whether a value is better than the program's own by a change that does not read as 0.0%."""
+    return value is not None and bool(own) and value <= own * (1 - 5e-4)
 
 
 def changed(value: float | None, own: float | None) -> Child:
