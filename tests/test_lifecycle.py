@@ -103,6 +103,18 @@ def test_facts_that_fail_cost_no_result(
     ]
 
 
+def test_plugins_add_methods_to_results(registry: Registry, problem: Problem, recwarn: pytest.WarningsRecorder) -> None:
+    adds: dict[str, Any] = {"share": lambda result, of: result.value_s / of}
+    registry.add("adds", logger("adds", placekit_result_methods=lambda: adds), "placekit-adds", "1.0")
+    registry.add("bad", logger("bad", placekit_result_methods=lambda: 1 / 0), "placekit-bad", "1.0")
+    result = place(problem.graph, cluster=problem.cluster, policy="heft")
+    assert result.share(result.value_s) == 1.0
+    assert "share" in dir(result)
+    with pytest.raises(AttributeError, match=r"a Result has no 'chart'; installed plugins add .*share"):
+        result.chart()
+    assert any("plugin 'bad' adds nothing to results: ZeroDivisionError" in str(w.message) for w in recwarn)
+
+
 class TestCsv:
     row = {"seconds": 0.5, "value_s": 0.1 + 0.2, "mean_s": 1 / 3, "best_s": float("nan")}  # noqa: RUF012
 

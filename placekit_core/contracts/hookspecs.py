@@ -175,6 +175,15 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 
 
 @hookspec
+def placekit_result_methods() -> Mapping[str, Callable[..., Any]]:
+    """Return methods that each `Result` gets, by name: functions whose first argument is the result.
+
+    A notebook shows a result by its method `_repr_html_`. Let the functions import what they need. No two plugins may use
+    the same name. A hook that fails is a warning.
+    """
+
+
+@hookspec
 def placekit_sweep_finished(directory: Path, registry: Any) -> None:
     """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`.
 

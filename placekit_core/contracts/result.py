@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -263,11 +264,22 @@ class Result:
         summary: the numbers, with seed, budget, versions and configuration: the content of result.json.
         programs: each program's placement and its measurements.
         run_dir: the folder of the files; None if none were asked for.
+        methods: further methods, from plugins, by name: `result.device_map()` calls `methods["device_map"](result)`.
     """
 
     summary: Summary
     programs: tuple[ProgramResult, ...]
     run_dir: Path | None
+    methods: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        methods = self.__dict__.get("methods", {})
+        if name not in methods:
+            raise AttributeError(f"a Result has no {name!r}; installed plugins add {', '.join(methods) or 'nothing'}")
+        return partial(methods[name], self)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.methods]
 
     @property
     def _only(self) -> ProgramResult:

@@ -27,7 +27,7 @@ from placekit_core.run.baselines import add_baselines, chosen_baselines, compare
 from placekit_core.run.checkpoint import CHECKPOINT
 from placekit_core.run.failures import BoundError, Interrupted, NothingFits, RunFailed, optional, reason, warn
 from placekit_core.run.layers import layers_of
-from placekit_core.run.lifecycle import facts
+from placekit_core.run.lifecycle import facts, result_methods
 from placekit_core.run.run_directory import PLACEMENT, RESULT, resume_command
 from placekit_core.run.trained import save_policy
 
@@ -190,7 +190,7 @@ def report(run: Run, status: str) -> Result:
         code=registry.code(distributions(config, registry, importer=False)),
         config=config.model_dump(mode="json"),
     )
-    return Result(summary, found, run_dir)
+    return Result(summary, found, run_dir, result_methods(registry))
 
 
 def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:

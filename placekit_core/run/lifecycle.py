@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,16 @@ def facts(registry: Registry) -> dict[str, Fact]:
         with optional(warn, f"plugin {implementation.plugin_name!r} gives no facts"):
             found |= json.loads(json.dumps(implementation.function()))  # result.json holds them
     return dict(sorted(found.items()))
+
+
+def result_methods(registry: Registry) -> dict[str, Callable[..., Any]]:
+    """What plugins add to results, by name."""
+    found: dict[str, Callable[..., Any]] = {}
+    hooks = registry.manager.hook.placekit_result_methods.get_hookimpls()
+    for implementation in sorted(hooks, key=lambda h: h.plugin_name):
+        with optional(warn, f"plugin {implementation.plugin_name!r} adds nothing to results"):
+            found.update(implementation.function())
+    return found
 
 
 def next_steps(registry: Registry, run_dir: Path, result: Result) -> list[str]:

@@ -1,12 +1,13 @@
 """Logger `report`, which writes a page about each run, and command `compare`, which sets runs side by side.
 
-From Python: `frame` and `html` make tables of a result; `%load_ext placekit_report` shows results so in a notebook.
+From Python: `result.report()` writes the page, a notebook shows a result with its timeline, and `frame` makes tables.
 """
 
 from __future__ import annotations
 
 import importlib
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,28 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 
 
 @hookimpl
+def placekit_result_methods() -> dict[str, Callable[..., Any]]:
+    """`result.report()`, `result.show()`, and how a notebook shows a result."""
+
+    def report(result: Result, path: str | Path = "report.html") -> Path:
+        from placekit_report.logger import write_page
+
+        return write_page(Path(path), result, installed())
+
+    def show(result: Result) -> None:
+        from placekit_report.frames import show
+
+        show(result)
+
+    def _repr_html_(result: Result) -> str:
+        from placekit_report.frames import html
+
+        return html(result)
+
+    return {"report": report, "show": show, "_repr_html_": _repr_html_}
+
+
+@hookimpl
 def placekit_commands() -> list[Command]:
     """`compare`."""
     return [
@@ -61,11 +84,3 @@ def placekit_sweep_finished(directory: Path, registry: Registry) -> None:
     from placekit_report.compare_text import show_folder
 
     show_folder(directory, registry)
-
-
-def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext placekit_report`: a notebook shows results as tables and timelines."""
-    from placekit_core import Result
-    from placekit_report.frames import html
-
-    shell.display_formatter.formatters["text/html"].for_type(Result, html)

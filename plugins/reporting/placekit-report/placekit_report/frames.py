@@ -125,6 +125,16 @@ def html(result: Result) -> str:
     return f"<table>{facts}</table>" + "".join(_baselines(p) + _timeline(p) for p in result.programs)
 
 
+def show(result: Result) -> None:
+    """Show a result in a notebook where it is not the last expression of a cell; print it elsewhere."""
+    try:
+        from IPython.display import display
+    except ImportError:
+        print(result)
+    else:
+        display(result)
+
+
 def _baselines(p: ProgramResult) -> str:
     """A row for each baseline, compared with the result."""
     rows = []

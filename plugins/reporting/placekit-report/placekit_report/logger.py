@@ -21,15 +21,16 @@ def write_files(run_dir: Path, result: Result, registry: Registry) -> None:
         if program.schedule is not None:
             folder = run_dir / program.summary.directory
             write_trace(folder / TRACE, program.schedule, program.problem)
-    write_page(run_dir, result, registry)
+    write_page(run_dir / PAGE, result, registry)
 
 
-def write_page(run_dir: Path, result: Result, registry: Registry) -> None:
-    """Write `report.html`."""
+def write_page(path: Path, result: Result, registry: Registry) -> Path:
+    """Write the page of a run. Returns its path."""
     with contextlib.ExitStack() as stack:
-        run = run_of(run_dir, result, registry, stack)
+        run = run_of(result.run_dir or path.parent, result, registry, stack)
         page = render(document(run))
-    write_atomically(run_dir / PAGE, page.encode())
+    write_atomically(path, page.encode())
+    return path
 
 
 def run_of(run_dir: Path, result: Result, registry: Registry, stack: contextlib.ExitStack) -> Run:

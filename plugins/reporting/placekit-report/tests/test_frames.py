@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,3 +112,17 @@ def test_notebook_display_has_the_baselines(problem: Problem) -> None:
     assert this_run(p.summary, beside) == "as fast as it", "of two that were measured one after the other"
     joules = p.summary.model_copy(update={"unit": "J"})
     assert this_run(joules, beside.model_copy(update={"own_remeasured_s": None})) == "33.3% less than it"
+
+
+def test_a_notebook_shows_a_result(problem: Problem, capsys: pytest.CaptureFixture[str]) -> None:
+    result = place(problem.graph, cluster=problem.cluster, policy="heft", backend=FakeBackend())
+    assert result._repr_html_() == html(result)
+    result.show()
+    assert "heft, seed 0" in capsys.readouterr().out
+
+
+def test_the_page_of_a_result(problem: Problem, tmp_path: Path) -> None:
+    """The same as the run writes."""
+    result = place(problem.graph, cluster=problem.cluster, policy="heft", run_dir=tmp_path / "run", log=["report"])
+    written = result.report(tmp_path / "again.html")
+    assert written.read_bytes() == (tmp_path / "run" / "report.html").read_bytes()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import importlib
 import shlex
+from collections.abc import Callable, Collection
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placekit_core import Command, ConfigError, PluginError, PolicyComponent, hookimpl, unknown
+from placekit_core import Command, ConfigError, PlacementError, PluginError, PolicyComponent, hookimpl, unknown
 from placekit_runtimes import options
 
 if TYPE_CHECKING:
@@ -179,6 +180,20 @@ def placekit_commands() -> list[Command]:
             group="place",
         ),
     ]
+
+
+@hookimpl
+def placekit_result_methods() -> dict[str, Callable[..., Any]]:
+    """`result.device_map()`."""
+
+    def device_map(result: Result, whole: Collection[str] = ()) -> dict[str, int | str]:
+        from placekit_runtimes.accelerate.device_map import device_map
+
+        if result.placement is None:
+            raise PlacementError("this result has no placement that fits", "its notes say why")
+        return dict(device_map(result.problem, result.placement, whole).devices)
+
+    return {"device_map": device_map}
 
 
 @hookimpl

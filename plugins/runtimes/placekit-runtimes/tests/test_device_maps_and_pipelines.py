@@ -13,7 +13,17 @@ from placekit_runtimes.interface import DeviceName
 from placekit_runtimes.layers import device_numbers
 from placekit_runtimes.modules import PlacedModules
 
-from placekit_core import Cluster, Graph, GraphBuilder, Placement, PlacementError, Problem, load_cluster
+from placekit_core import (
+    Cluster,
+    Graph,
+    GraphBuilder,
+    PlacekitError,
+    Placement,
+    PlacementError,
+    Problem,
+    load_cluster,
+    place,
+)
 from placekit_core.run.config import conf_dir
 
 P100X4 = load_cluster(conf_dir() / "cluster" / "p100x4.yaml")
@@ -61,6 +71,15 @@ def network(layers: int = 4, skip: bool = False) -> Graph:
 
 
 HALVES = {"": 0, "embed": 0, "layers.0": 0, "layers.1": 0, "layers.2": 2, "layers.3": 2, "head": 2, "loss": 2}
+
+
+def test_results_have_a_device_map() -> None:
+    result = place(network(), cluster=P100X4, policy="etf", grouper="none", baselines=[])
+    assert result.placement is not None
+    assert result.device_map() == device_map(result.problem, result.placement).devices
+    family = place([network(), network(5)], cluster=P100X4, policy="etf", grouper="none", baselines=[])
+    with pytest.raises(PlacekitError, match="this result has 2 programs"):
+        family.device_map()
 
 
 class TestDeviceMap:

@@ -238,7 +238,7 @@ def gives_most(resources: Data, own: float | None) -> Child:
 
 def matters(value: float | None, own: float | None) -> bool:
     """Whether a value is better than the program's own by a change that does not read as 0.0%."""
-    return value is not None and bool(own) and value <= own * (1 - 5e-4)
+    return value is not None and own is not None and value <= own * (1 - 5e-4)
 
 
 def changed(value: float | None, own: float | None) -> Child:
