@@ -82,7 +82,8 @@ def result_methods(registry: Registry) -> dict[str, Callable[..., Any]]:
     hooks = registry.manager.hook.placekit_result_methods.get_hookimpls()
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):
         with optional(warn, f"plugin {implementation.plugin_name!r} adds nothing to results"):
-            found.update(implementation.function())
+            added: Any = implementation.function()
+            found |= added
     return found
 
 
