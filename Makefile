@@ -9,7 +9,7 @@ PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 .PHONY: help setup run ready test test-all test-long lint compiled bench docs docs-outputs clean
 
 help:
-	@echo "make run       install everything and place Inception-V3 on two simulated GPUs"
+	@echo "make run       install everything, plan a language model on two simulated GPUs, and compare five methods"
 	@echo "make test      install everything, check style and types, run the tests but for the slow ones"
 	@echo "make test-all  the same with the slow ones: fresh environments, kills, the documents' commands"
 	@echo "make test-long before a release: the same checks for more networks, plugins and pages"
@@ -30,6 +30,7 @@ setup: $(STAMP)
 OUT := outputs/make-run-$(shell date +%Y%m%d-%H%M%S)
 
 run: $(STAMP)
+	$(BIN)/placekit plan hf:meta-llama/Llama-3.3-70B-Instruct rtx4090_3090 weights=q4_k_m
 	$(BIN)/placekit run -m +policy=single_device,critical_path,etf,heft,portfolio run_dir=$(OUT)
 
 lint: $(STAMP)
