@@ -104,7 +104,8 @@ class Graph:
         shape_ptr, shape_dim: shapes of the tensors in compressed rows; see `shape`.
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
         columns: extra columns with n rows, saved with the graph.
-        attributes: JSON values about the graph as a whole; not part of the fingerprint.
+        attributes: JSON values about the graph as a whole; not part of the fingerprint. `work` is what one step computes, as in
+            `[32, "samples"]`: reports show it per second.
     """
 
     name: str

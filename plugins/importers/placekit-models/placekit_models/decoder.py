@@ -496,9 +496,10 @@ def decoder(name: str, shape: Shape, use: Use) -> Graph:
 
 
 def program(name: str, checkpoint: Checkpoint, use: Use) -> Graph:
-    """The graph of a decoder. Its attributes say what it is: `program` is `decoder`, `mode`, `batch` and `context`."""
+    """The graph of a decoder. Its attributes say what it is: `program` is `decoder`, `mode`, `batch`, `context` and `work`."""
     b = GraphBuilder(name)
-    b.attributes = {"program": "decoder", "mode": use.mode, "batch": use.batch, "context": use.context}
+    work = [use.batch if use.mode == "decode" else use.tokens, "tokens"]
+    b.attributes = {"program": "decoder", "mode": use.mode, "batch": use.batch, "context": use.context, "work": work}
     return _Program(checkpoint, use, b).build(list(_passes(use)))
 
 

@@ -38,9 +38,9 @@ class ModelImporter(Importer):
         """
         own = split(self.options.model)[0] == "file"
         with TRACING, contextlib.nullcontext() if own else offline():
-            return [self._load()]
+            return [self._load(own)]
 
-    def _load(self) -> Program:
+    def _load(self, own: bool) -> Program:
         o: ModelOptions = self.options
         source, name = split(o.model)
         weights = next((w for w in WEIGHTS if w == o.weights), None)
@@ -61,6 +61,8 @@ class ModelImporter(Importer):
         program = import_program(builder, name=title, mode=traced, seed=o.seed, recipe=recipe, kernels=o)
         graph = program.graph if found.routing is None else read_chosen(program.graph, *found.routing)
         attributes = {**graph.attributes, "mode": found.mode}
+        if not own or o.batch != 1:  # otherwise the function chooses its batch
+            attributes["work"] = [o.batch, "tokens" if found.mode == "decode" else "samples"]
         if found.mode == "decode":  # runtimes record the step of a token once, and run it as a graph
             attributes["launching"] = "graph"
         return dataclasses.replace(program, graph=graph.replace(attributes=attributes))

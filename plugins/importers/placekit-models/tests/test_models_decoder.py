@@ -93,5 +93,11 @@ def test_windows_and_recurrent_layers_have_small_caches() -> None:
 def test_seventy_billion_weights_take_milliseconds_and_say_what_they_are() -> None:
     shape = Shape(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=128256)
     graph = decoder("70b", shape, Use(context=8192, bits=4.8))
-    assert graph.attributes == {"program": "decoder", "mode": "decode", "batch": 1, "context": 8192}
+    assert graph.attributes == {
+        "program": "decoder",
+        "mode": "decode",
+        "batch": 1,
+        "context": 8192,
+        "work": [1, "tokens"],
+    }
     assert graph.persistent_bytes.sum() == pytest.approx(70.55e9 * 4.8 / 8 + 80 * 8193 * 2048 * 2, rel=0.001)

@@ -58,7 +58,7 @@ def program(name: str, events: int, devices: int, rng: Generator) -> dict[str, A
     left = capacity[spare] - peaks[spare]
     return {
         "program": name, "objective": "makespan", "unit": "s", "value_s": end, "bound_s": end * 0.93, "gap": 1 / 0.93 - 1,
-        "spread_s": None, "fits": True, "error": None, "evaluations": 2000, "seconds": 31.25,
+        "spread_s": None, "fits": True, "rate": "40 samples/s", "error": None, "evaluations": 2000, "seconds": 31.25,
         "notes": ["grouper auto: 32 layers, h.0 to h.31, are groups"],
         "headroom": {"device": names[spare], "bytes": left, "share": left / capacity[spare]},
         "baselines": {"name": [f"single {names[0]}", "layers in equal parts", "data parallelism"],

@@ -308,3 +308,15 @@ def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:
     assert placekit_next_steps(tmp_path, result) == []
     (tmp_path / PAGE).touch()
     assert placekit_next_steps(tmp_path, result) == [f"open {tmp_path / PAGE} in a browser"]
+
+
+@pytest.mark.parametrize(
+    ("work", "rate"), [([1, "tokens"], "4 tokens/s"), ([4096, "samples"], "16,384 samples/s"), (None, "")]
+)
+def test_what_is_computed_per_second(work: list[Any] | None, rate: str) -> None:
+    graph = fakes.chain_graph(2)
+    placed = place(graph.replace(attributes={"work": work}), cluster=gpus(1), policy="single_device", baselines=[])
+    [program] = placed.summary.programs
+    found = replace(placed.programs[0], summary=program.model_copy(update={"value_s": 0.25}))
+    data = document(Run("r", placed.summary, [Part(found)]))
+    assert data["run"]["programs"][0]["rate"] == rate

@@ -56,7 +56,11 @@ def numbers(program: Data) -> Markup:
     first = card(
         value_name(program),
         outcome(program),
-        [[" ± ", quantity(spread, unit), ", "] if spread is not None else "", made],
+        [
+            [" ± ", quantity(spread, unit), ", "] if spread is not None else "",
+            program["rate"] and f"{program['rate']}, ",
+            made,
+        ],
     )
     if bound is None:
         second = card("proven bound", "–", "nothing is proven about this program")
