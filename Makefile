@@ -6,7 +6,7 @@ STAMP := .venv-stamp
 PLUGINS := $(wildcard plugins/*/*/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ready test test-all test-long lint compiled bench docs docs-outputs clean
+.PHONY: help setup run ready test test-all test-long lint compiled bench docs docs-outputs dist clean
 
 help:
 	@echo "make run       install everything, plan a language model on two simulated GPUs, and compare five methods"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench     the benchmarks (minutes)"
 	@echo "make docs      the documentation site, in docs/_build/html"
 	@echo "make docs-outputs  run the commands of the documents, replace their output"
+	@echo "make dist      the source archives and wheels of all packages, in dist/"
 	@echo "make clean     remove what make installed"
 
 $(STAMP): pyproject.toml $(PLUGINS) requirements-dev.txt constraints.txt
@@ -72,5 +73,9 @@ docs: $(STAMP)
 docs-outputs: $(STAMP)
 	$(BIN)/python docs/outputs.py --write --slow
 
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python .ci/dist.py dist
+
 clean:
-	rm -rf $(VENV) $(STAMP)
+	rm -rf $(VENV) $(STAMP) dist

@@ -1,0 +1,50 @@
+"""Builds the source archive and the wheel of every distribution of this repository: `python .ci/dist.py FOLDER`.
+
+Each archive holds the repository's LICENSE and no file that git ignores. Wheels are built from the unpacked source archives, as
+packagers do, so that neither lacks a file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from hatchling.build import build_sdist, build_wheel
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def copy_repository(target: Path) -> None:
+    """Copy the files that git does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+
+
+def build(out: Path) -> None:
+    """Build the distributions of the repository into `out`."""
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "placekit"
+        copy_repository(copy)
+        for folder in [copy, *sorted(p.parent for p in copy.glob("plugins/*/*/pyproject.toml"))]:
+            if folder != copy:
+                shutil.copy(copy / "LICENSE", folder)
+            os.chdir(folder)
+            archive = build_sdist(str(out))
+            shutil.unpack_archive(out / archive, temporary)
+            os.chdir(Path(temporary) / archive.removesuffix(".tar.gz"))
+            print(archive, build_wheel(str(out)), flush=True)
+        os.chdir(ROOT)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    build(folder)
