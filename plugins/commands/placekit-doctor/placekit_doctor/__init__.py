@@ -11,7 +11,7 @@ def placekit_commands() -> list[Command]:
     return [
         Command(
             name="doctor",
-            usage="[--all] [--clear-imports]",
+            usage="[--all] [--json] [--clear-imports]",
             summary="check this installation, and say what to do",
             target="placekit_doctor.doctor:main",
             group="install and extend",

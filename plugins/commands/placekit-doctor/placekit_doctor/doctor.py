@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import json
 import operator
 import os
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,10 +40,12 @@ from placekit_doctor.self_test import self_test
 def main(argv: list[str], registry: Registry) -> int:
     """Print what is wrong, and a line for each section; with `--all`, each check when it is done. Returns 1 if one failed.
 
-    With `--clear-imports`, only remove kept imports.
+    With `--json`, print all checks as one object: title of the section to findings. With `--clear-imports`, only remove kept
+    imports.
     """
     parser = Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.")
     parser.add_argument("--all", action="store_true", help="print each check, also those that find nothing wrong")
+    parser.add_argument("--json", action="store_true", help="print all checks as JSON, for a bug report")
     parser.add_argument("--clear-imports", action="store_true", help="only remove the graphs that imports have kept")
     given = parser.read(argv)
     if given.clear_imports:
@@ -49,6 +53,11 @@ def main(argv: list[str], registry: Registry) -> int:
         return 0
     everything = given.all
     doctor = Doctor(registry)
+    if given.json:
+        report = {title: [asdict(f) for f in _isolated(section)] for title, section in doctor.sections().items()}
+        working("")
+        print(json.dumps(report, indent=1, ensure_ascii=False))
+        return int(any(f["level"] == "fail" for found in report.values() for f in found))
     count = {"ok": 0, "warn": 0, "fail": 0}
     for title, section in doctor.sections().items():
         if everything:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -68,6 +69,11 @@ def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeyp
     short = placekit("doctor").out.splitlines()
     assert short[:2] == ["first", "  fail  this check broke off: ZeroDivisionError: in the check"]
     assert short[3] == "  ok    second: 1 check"
+    machine = placekit("doctor", "--json")
+    assert machine.code == 1
+    found = json.loads(machine.out)
+    assert [f["level"] for f in found["first"]] == ["ok", "fail"]
+    assert found["second"] == [{"level": "ok", "text": "fine", "hint": ""}]
 
 
 def test_kept_imports_are_shown_and_removed(placekit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
