@@ -4,8 +4,8 @@
 
 For each Python: an environment with the core and the plugins that need no torch, and with the newest versions of their
 requirements that pip finds, or with `--lowest` the lowest ones that they allow; then fast tests of these packages. A row per
-Python says which versions were installed and how the tests ended. Needs a package registry, and Python 3.11 or
-later to run itself; minutes per Python.
+Python says which versions were installed and how the tests ended; the exit code is 1 if one failed. Needs a package registry, and
+Python 3.11 or later to run itself; minutes per Python.
 """
 
 from __future__ import annotations
@@ -77,19 +77,23 @@ def check(python: str, low: bool, folder: Path) -> str:
     return f"{python}: {versions}: {said.strip().splitlines()[-1]}"
 
 
-def main() -> None:
-    """Print a row per Python."""
+def main() -> int:
+    """Print a row per Python. Returns 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", nargs="+", default=[sys.executable])
     parser.add_argument("--lowest", action="store_true", help="the lowest versions that are allowed, not the newest")
     parser.add_argument("--keep", type=Path, help="keep environments and logs in this folder")
     given = parser.parse_args()
+    failed = False
     with tempfile.TemporaryDirectory() as temporary:
         for i, python in enumerate(given.python):
             folder = (given.keep or Path(temporary)) / str(i)
             folder.mkdir(parents=True)
-            print(check(python, given.lowest, folder), flush=True)
+            row = check(python, given.lowest, folder)
+            failed |= ": not installed: " in row or ": FAILED: " in row
+            print(row, flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import placekit_core
@@ -45,7 +46,7 @@ def test_top_level() -> None:
     top = {p.relative_to(ROOT).parts[0] for p in tracked()}
     allowed = {
         "pyproject.toml", "placekit_core", "plugins", "conf", "tests", "docs", "CONTRIBUTING.md", "README.md", "LICENSE",
-        "CHANGELOG.md", "Makefile", "constraints.txt", "requirements-dev.txt", "benchmarks",
+        "CHANGELOG.md", "CITATION.cff", "Makefile", "constraints.txt", "requirements-dev.txt", "benchmarks",
     }  # fmt: skip
     assert {t for t in top if not t.startswith(".")} == allowed
 
@@ -77,9 +78,58 @@ def test_torch_is_pinned_in_one_place() -> None:
     assert pins == [ROOT / "constraints.txt"]
 
 
+def metadata_faults(folder: Path) -> Iterator[str]:
+    """What is wrong with the metadata of a distribution, one line each. What all share is the core's."""
+    about, core = project(folder)["project"], project(ROOT)["project"]
+    for key in ("version", "license", "requires-python", "readme", "authors", "keywords", "classifiers"):
+        if not about.get(key) or about[key] != core[key]:
+            yield f"{key} in pyproject.toml is not the core's"
+    description = about.get("description", "")
+    if not description or len(description) > 160 or description.endswith("."):
+        yield "its description is not one line of at most 160 characters without a period"
+    declared = [
+        *about["dependencies"],
+        *(d for extra in about.get("optional-dependencies", {}).values() for d in extra),
+    ]
+    fitting = f"=={core['version'].rpartition('.')[0]}.*"
+    for needed in map(Requirement, declared):
+        ours = needed.name.startswith("placekit") and needed.name != about["name"]
+        if ours and str(needed.specifier) != fitting:
+            yield f"its range of {needed.name} is not {fitting}"
+    package = folder / about["name"].replace("-", "_")
+    if folder != BUNDLE and not (package / "py.typed").exists():
+        yield f"{package.name} has no py.typed"
+
+
+def test_metadata_of_all_distributions() -> None:
+    folders = [ROOT, BUNDLE, *PLUGINS]
+    assert [f"{folder.name}: {fault}" for folder in folders for fault in metadata_faults(folder)] == []
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    core = project(ROOT)["project"]
+    assert (citation["version"], citation["license"]) == (core["version"], core["license"])
+    assert citation["authors"] == core["authors"]
+
+
+def test_files_for_github_and_pre_commit() -> None:
+    """They parse, `make` has the targets that they call, and the hooks of pre-commit are what `make lint` calls."""
+    makefile = (ROOT / "Makefile").read_text()
+    files = sorted(ROOT.glob(".github/**/*.yml"))
+    assert [f.name for f in files] == ["bug_report.yml", "publish.yml", "test.yml"]
+    workflows = [yaml.safe_load(f.read_text()) for f in files if f.parent.name == "workflows"]
+    steps = [step for workflow in workflows for job in workflow["jobs"].values() for step in job["steps"]]
+    called = "\n".join(step.get("run", "") for step in steps)
+    assert all((ROOT / script).exists() for script in re.findall(r"\.ci/[\w.]+", called))
+    assert all(f"\n{target}:" in makefile for target in re.findall(r"make (\S+)", called))
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug_report.yml").read_text())
+    assert {"command", "doctor"} <= {field["id"] for field in form["body"]}
+    [own] = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    lint = re.findall(r"^\t\$\(BIN\)/(.*)$", makefile.partition("\nlint:")[2].partition("\n\n")[0], re.M)
+    assert [hook["entry"].removeprefix(".venv/bin/") for hook in own["hooks"]] == lint
+
+
 def plugin_faults(plugin: Path) -> Iterator[str]:
     """What is wrong with a plugin's package, one line each."""
-    data, core = project(plugin), project(ROOT)["project"]
+    data = project(plugin)
     about, own = data["project"], package_of(plugin)
     [(name, target)] = about["entry-points"]["placekit"].items()
     if (about["name"], name, target.partition(":")[0]) != (
@@ -88,14 +138,9 @@ def plugin_faults(plugin: Path) -> Iterator[str]:
         own.name,
     ):
         yield "the names of folder, distribution, entry point and module differ"
-    for key in ("version", "license", "requires-python", "readme"):
-        if about.get(key) != core[key]:
-            yield f"{key} in pyproject.toml is not the core's"
     required = [Requirement(d) for d in about["dependencies"]]
-    ours = [r for r in required if r.name.startswith("placekit-")]
-    fitting = f"=={core['version'].rpartition('.')[0]}.*"
-    if "placekit-core" not in [r.name for r in ours] or {str(r.specifier) for r in ours} != {fitting}:
-        yield f"its dependencies on placekit's packages, placekit-core among them, are not {fitting}"
+    if CORE not in [r.name for r in required]:
+        yield f"it does not depend on {CORE}"
     launcher = {"hatch": {"build": {"targets": {"wheel": {"packages": [own.name, "hydra_plugins"]}}}}}
     if data.get("tool", {}) != (launcher if (plugin / "hydra_plugins").exists() else {}):
         yield "pyproject.toml has tables of tools"
@@ -278,7 +323,8 @@ def test_no_registry_host_and_no_home_directory_in_files() -> None:
     hits = [
         f"{p.relative_to(ROOT)}: {m.group()}"
         for p in tracked()
-        if p.suffix in (".py", ".md", ".toml", ".txt", ".yaml", ".json", "") and p.stat().st_size < 2**20
+        if p.suffix in (".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cff", ".json", "")
+        and p.stat().st_size < 2**20
         for m in [forbidden.search(p.read_text(errors="replace"))]
         if m and p.name != "test_repo.py"
     ]
