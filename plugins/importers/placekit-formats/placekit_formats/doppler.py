@@ -1,7 +1,7 @@
 """Importer `doppler`: the text format in which Doppler's authors published their graphs.
 
 Yao et al., Doppler: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs (ICLR 2026); repository
-xinyuyao/Doppler, folder `compute_graph`, as read by its `run_placement.py`. The format is in docs/formats.md.
+xinyuyao/Doppler, folder `compute_graph`, as read by its `run_placement.py`. The format is in this package's README.md.
 """
 
 from __future__ import annotations

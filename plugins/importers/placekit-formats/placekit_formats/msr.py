@@ -1,7 +1,7 @@
 """Importer `msr`: the JSON format of the graphs that Tarnawski et al. published; `write_placed` can add a placement.
 
 Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators (NeurIPS 2020); repository
-msr-fiddle/dnn-partitioning, whose README and `throughput-dp/dp.cpp` define the fields. The format is in docs/formats.md.
+msr-fiddle/dnn-partitioning, whose README and `throughput-dp/dp.cpp` define the fields. The format is in this package's README.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Importer `pipedream`: the text format of the profiles that PipeDream's authors published.
 
 Narayanan et al., PipeDream: Generalized Pipeline Parallelism for DNN Training (SOSP 2019); repository msr-fiddle/pipedream,
-`profiler/**/profiles/*/graph.txt`, as read by its `graph/graph.py`. The format is in docs/formats.md.
+`profiler/**/profiles/*/graph.txt`, as read by its `graph/graph.py`. The format is in this package's README.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Importer `profile`: measured seconds and bytes of each layer, on several kinds of devices. docs/formats.md has the formats."""
+"""Importer `profile`: measured seconds and bytes of each layer, on several kinds of devices. docs/formats.md has the CSV."""
 
 from __future__ import annotations
 

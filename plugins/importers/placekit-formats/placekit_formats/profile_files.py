@@ -1,4 +1,4 @@
-"""The files of importer `profile`: placekit's CSV, and the JSON of Sailor and Metis. docs/formats.md describes them."""
+"""The files of importer `profile`: placekit's CSV, and the JSON of Sailor and Metis, which README.md describes."""
 
 from __future__ import annotations
 

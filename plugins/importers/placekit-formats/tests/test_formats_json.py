@@ -218,7 +218,7 @@ def test_files_that_hold_no_program(tmp_path: Path) -> None:
 
 def test_every_field_is_documented() -> None:
     page = Path(__file__).parents[4] / "docs" / "formats.md"
-    section = page.read_text().partition("\n## JSON\n")[2].partition("\n## Doppler\n")[0]
+    section = page.read_text().partition("\n## JSON\n")[2].partition("\n## ")[0]
     tables = re.findall(r"^\| field .*\n\|.*\n((?:\|.*\n)+)", section, re.M)
     documented = [set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\|([^|]*)\|", t, re.M)))) for t in tables]
     assert documented == [set(model.model_fields) for model in (Document, Operation, Output)]

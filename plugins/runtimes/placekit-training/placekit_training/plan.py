@@ -64,7 +64,7 @@ class TrainingOptions(Options):
 
 SECTIONS = ("arguments", "kinds")
 """Options that are tables: `arguments.layers=12` or `arguments={layers: 12}`."""
-OPERATIONS_HINT = "`placekit run importer=torch importer.module=...` places and saves them (docs/workloads.md)"
+OPERATIONS_HINT = "`placekit run model=FILE.py:FUNCTION` places and saves them (docs/models.md)"
 COMPARES_ROWS = "note: the step compares rows of the batch: each replica or micro-batch compares only its own rows"
 PUBLISHED = (400, 0.46)
 """Published steps on several A100s (vTrain), and how far nine of ten are from predictions with the rates of data sheets:
