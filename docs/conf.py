@@ -143,7 +143,8 @@ def hooks_page() -> str:
     """The hooks of plugins, with their arguments."""
     module = import_module("placekit_core.contracts.hookspecs")
     names = [f".. autofunction:: {module.__name__}.{name}" for name in vars(module) if name.startswith("placekit_")]
-    return "\n".join(["# Hooks", "", "```{eval-rst}", *names, "```", ""])
+    about = "[Write a plugin](../../write-a-plugin.md#hooks) explains how a plugin uses them."
+    return "\n".join(["# Hooks", "", about, "", "```{eval-rst}", *names, "```", ""])
 
 
 def options_page() -> str:

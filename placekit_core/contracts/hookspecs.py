@@ -1,4 +1,8 @@
-"""The hooks. They collect components; the abstract base classes in interfaces.py are the contracts."""
+"""The hooks: functions of a plugin, marked with `@hookimpl`, that add components, commands and loggers to placekit.
+
+The hooks that return components and commands are called whenever plugins are listed, so their module must import nothing heavy.
+What the components must do is in the abstract base classes of interfaces.py.
+"""
 
 # mypy: disable-error-code="empty-body"
 # (specifications have no bodies)
@@ -128,7 +132,14 @@ def placekit_groupers() -> list[Component]:
 
 @hookspec
 def placekit_policies() -> Sequence[Component]:
-    """Return the policies of this plugin."""
+    """Return the policies of this plugin.
+
+    Example::
+
+        @hookimpl
+        def placekit_policies():
+            return [Component("greedy", "each group where it ends first", GreedyOptions, "placekit_greedy.policy:Greedy")]
+    """
 
 
 @hookspec
@@ -143,34 +154,62 @@ def placekit_backends() -> list[Component]:
 
 @hookspec
 def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """A run begins; `config` is its complete configuration.
+    """A run begins, or is resumed; `config` is its complete configuration. Nothing has been imported yet.
 
     If a run fails before its first evaluation, `placekit_run_finished` is not called.
+
+    Example::
+
+        @hookimpl
+        def placekit_run_started(run_dir, config):
+            print(f"{config['policy']['name']} with seed {config['seed']} in {run_dir}")
     """
 
 
 @hookspec
 def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
-    """A batch of `program` was evaluated; `row` is the new row of its history, `directory` the folder of its files."""
+    """A batch of `program` was evaluated; `row` is the new row of its history, `directory` the folder of its files.
+
+    The columns of `row` are those of history.csv. The time that this hook takes counts as the run's.
+
+    Example::
+
+        @hookimpl
+        def placekit_evaluated(program, row):
+            print(f"{program}: {row['best_s']:.6f} s after {row['evaluations']:.0f} evaluations")
+    """
 
 
 @hookspec
 def placekit_checkpoint(run_dir: Path) -> None:
-    """A checkpoint was written, from which the run can be resumed."""
+    """A checkpoint was written completely.
+
+    A logger that flushes its output here has the same rows as the state from which a resumed run continues.
+    """
 
 
 @hookspec
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """A run ended. All its results are written except result.json, which comes last and marks a run as complete."""
+    """A run ended. All its results are written except result.json, which comes last and marks a run as complete.
+
+    Also called if no placement fits, after Ctrl-C, and after an error once something was evaluated: `result.summary` has
+    `fits` and `status`.
+    """
 
 
 @hookspec
 def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
-    """Return what a user may do next with the result of a run: one line each, that begins with a verb or a command.
+    """Return what a user can do next with the result of a run, in lines that begin with a verb or a command.
 
-    `placekit run` prints the first three lines of all plugins, after result.json is written and something that fits was found;
-    in the order of pluggy, so that `@hookimpl(tryfirst=True)` comes first and `trylast=True` last. A hook that fails is a
-    warning.
+    Called for every installed plugin by `placekit run`, though not in sweeps, after result.json is written if a placement
+    fits. It prints the first three lines of all plugins to stderr, those of `@hookimpl(tryfirst=True)` first and those of
+    `trylast=True` last. A hook that fails is a warning.
+
+    Example::
+
+        @hookimpl(trylast=True)
+        def placekit_next_steps(run_dir, result):
+            return [f"placekit bounds {run_dir} # what is proven"] if result.summary.gap is None else []
     """
 
 
@@ -187,7 +226,13 @@ def placekit_result_methods() -> Mapping[str, Callable[..., Any]]:
 def placekit_sweep_finished(directory: Path, registry: Any) -> None:
     """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`.
 
-    `registry` is the `Registry` of the installed plugins, as commands get it.
+    Called for every installed plugin. `registry` has the plugins that are installed, as for commands.
+
+    Example::
+
+        @hookimpl
+        def placekit_sweep_finished(directory):
+            print(f"{sum(1 for _ in directory.rglob('result.json'))} results in {directory}")
     """
 
 
@@ -198,10 +243,17 @@ def placekit_commands() -> list[Command]:
 
 @hookspec
 def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
-    """Return what decides the results of this process besides versions, such as the number of threads of a library.
+    """Return what influences the results of this process besides versions, such as the number of threads of a library.
 
-    Called when a run has ended; leave out a library that the run did not import. `result.json` holds
-    the facts of all plugins; no two plugins may use the same name. A hook that fails is a warning.
+    Called when a run has ended; leave out a library that the run did not import. `result.json` holds the facts of all
+    plugins, and no two plugins may use the same name. A hook that fails is a warning.
+
+    Example::
+
+        @hookimpl
+        def placekit_facts():
+            torch = sys.modules.get("torch")
+            return {} if torch is None else {"torch_threads": torch.get_num_threads()}
     """
 
 
@@ -210,7 +262,15 @@ def placekit_error_band(problem: Problem, devices: Sequence[int]) -> ErrorBand |
     """Return how far predictions of programs like this one, on these devices of the machine, are from published measurements.
 
     Called before a search chooses its placement, and for the result: look it up, and simulate nothing. None leaves it to other
-    plugins.
+    plugins; the first answer counts.
+
+    Example::
+
+        @hookimpl
+        def placekit_error_band(problem, devices):
+            if problem.graph.attributes.get("mode") == "my_mode" and len(devices) == 1:
+                return ErrorBand(kind="my measurements, one GPU", rows=40, error=0.08)
+            return None
     """
 
 
@@ -218,6 +278,14 @@ def placekit_error_band(problem: Problem, devices: Sequence[int]) -> ErrorBand |
 def placekit_this_computer() -> Cluster | None:
     """Return the computer that this process runs on, or None to leave that to other plugins; `cluster=auto` asks for it.
 
-    Called again on the same computer, it should return the same machine: measure nothing. Raises ClusterError for a computer
-    that cannot be read.
+    Measure nothing, so that the same computer is always the same machine. Raises ClusterError for a computer that cannot be
+    read.
+
+    Example::
+
+        @hookimpl
+        def placekit_this_computer():
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            cpu = {"type": "cpu", "flops_per_s": {"float32": 1e12}, "memory_bytes": memory, "memory_bytes_per_s": 5e10}
+            return Cluster.parse({"name": "here", "kinds": {"cpu": cpu}, "devices": [{"kind": "cpu"}]})
     """

@@ -310,7 +310,9 @@ class Backend(Plugin):
     Fields called `value_s` hold values in this unit, and schedules are in seconds all the same.
     """
     simulated: bool
+    """False for a backend that measures."""
     deterministic: bool
+    """Equal placements have equal values, so each is evaluated once. A backend that repeats measurements returns `spread_s`."""
     parallel: bool = False
     """`evaluate` may be called from several processes at once without changing the values."""
 
