@@ -219,6 +219,12 @@ def placekit_result_methods() -> Mapping[str, Callable[..., Any]]:
 
     A notebook shows a result by its method `_repr_html_`. Let the functions import what they need. No two plugins may use
     the same name. A hook that fails is a warning.
+
+    Example::
+
+        @hookimpl
+        def placekit_result_methods():
+            return {"is_proven": lambda result: result.summary.gap == 0}  # result.is_proven()
     """
 
 
