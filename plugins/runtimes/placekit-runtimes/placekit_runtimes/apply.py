@@ -56,8 +56,8 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
         "--format", default=formats[0], metavar="FORMAT",
-        help="device_map: devices of modules (the default); pipeline: the stages of one; msr: a graph file with devices; json:"
-        " the device of every operation, as in placement.json; layers, as a runtime takes them: "
+        help="device_map (the default): a device for each module; pipeline: stages of modules; msr: a graph file with devices;"
+        " json: the device of each operation, as in placement.json; a device for each layer, for a runtime: "
         + ", ".join(f for f in formats if f not in ("device_map", "pipeline", "msr", "json")),
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
