@@ -142,7 +142,7 @@ class _Chain:
                 why = f"layer {name(i)!r} is on {names[here]}, after {name(i - 1)!r} on {names[before]}"
                 raise PlacementError(f"llama.cpp puts the first layers on the CPU, but {why}", ANY)
             if here != before and here in devices[self.on_cpu : i - 1]:
-                why = f"layer {name(i)!r} is on {names[here]} again, after {name(i - 1)!r} on {names[before]}"
+                why = f"layer {name(i - 1)!r} is on {names[before]}, and {name(i)!r} on {names[here]} again"
                 raise PlacementError(f"llama.cpp needs consecutive layers on each GPU: {why}", ANY)
 
     def arguments(self) -> list[str]:
