@@ -134,7 +134,8 @@ class ErrorBand(FileModel):
     def __str__(self) -> str:
         if self.error is None:
             return "no published measurement is like this run"
-        return f"nine of ten published measurements like this ({self.kind}; {self.rows}) are within {self.error:.0%}"
+        band = f"within {self.error:.0%} of published measurements ({self.kind}; {self.rows} rows)"
+        return f"nine of ten predictions like this are {band}"
 
 
 class ProgramSummary(Found):

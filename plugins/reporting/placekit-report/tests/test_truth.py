@@ -52,7 +52,7 @@ def test_where_costs_come_from(share: float, text: str) -> None:
     [
         (None, "not measured."),
         (ErrorBand(kind="any", rows=0), "not measured. Accuracy: no published measurement is like this run."),
-        (ErrorBand(kind="any", rows=9, error=0.2), "measurements like this (any; 9) are within 20%."),
+        (ErrorBand(kind="any", rows=9, error=0.2), "like this are within 20% of published measurements (any; 9 rows)."),
     ],
 )
 def test_how_wrong_a_simulated_value_is(band: ErrorBand | None, text: str) -> None:

@@ -56,8 +56,8 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
         "--format", default=formats[0], metavar="FORMAT",
-        help="device_map: devices of modules (the default); pipeline: the stages of one; msr: a graph file with devices; json:"
-        " the device of every operation, as in placement.json; layers, as a runtime takes them: "
+        help="device_map (the default): a device for each module; pipeline: stages of modules; msr: a graph file with devices;"
+        " json: the device of each operation, as in placement.json; a device for each layer, for a runtime: "
         + ", ".join(f for f in formats if f not in ("device_map", "pipeline", "msr", "json")),
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
@@ -142,7 +142,7 @@ def _simulated(run: _Run, name: str, made: RuntimeMap, backend: Backend, bound_s
     if placed_s > 0 and map_s / placed_s - 1 > _WORSE:
         remedy = ""
         if made.conflicts and run.config.grouper["name"] != "module":
-            remedy = "; grouper=module places whole modules, and placekit_cuda.PlacedStep trains with this placement"
+            remedy = "; grouper=module places whole modules, and placekit_cuda.PlacedStep runs this placement as it is"
         warnings.warn(
             f"{name} is {percent(map_s / placed_s - 1)} {'slower' if backend.unit == 's' else 'worse'} than the placement:"
             f" {shown_map} instead of {shown_placed}{remedy}",
@@ -168,7 +168,7 @@ def _way_out(run: _Run, name: str, backend: Backend) -> str:
     finally:
         session.close()
     if works:
-        return f"`--format {' or '.join(filter(None, [', '.join(works[:-1]), works[-1]]))}` can hold it; {_JSON}"
+        return f"`--format {' or '.join(filter(None, [', '.join(works[:-1]), works[-1]]))}` can express it; {_JSON}"
     chain = "place it for this runtime, e.g. policy=chain for stages; " if run.config.policy["name"] != "chain" else ""
     return f"{chain}{_JSON}"
 
@@ -200,7 +200,7 @@ def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
         lines.append(own_map_line(*found.own_cost(problem)))
         for b in as_baseline:  # the run has shown this number
             value = format_value(b.value_s or 0.0, run.own.unit)
-            lines[-1] += f"; baseline {name} is this map in the machine model: {value}"
+            lines[-1] += f", {value} in the machine model (baseline {name})"
     return lines
 
 
@@ -222,23 +222,22 @@ def _warn_of_conflicts(name: str, made: RuntimeMap) -> None:
     conflicts = made.conflicts
     if not conflicts:
         return
-    shown = "; ".join(map(_conflict, conflicts[:_SHOWN]))
-    more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+    shown = ", ".join(map(_conflict, conflicts[:_SHOWN]))
+    more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
     number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
     splits = all(c.elsewhere < 1 for c in conflicts)
     title = f"a {name}" if name in ("device_map", "pipeline") else name
     what = f"the placement splits {number}, which {title} cannot" if splits else f"{title} moves {number}"
     warnings.warn(
-        f"{what}, so {percent(made.elsewhere)} of the step's seconds move to other devices than they were placed on:"
-        f" {shown}{more}",
+        f"{what}: {percent(made.elsewhere)} of the step's time moves to other devices ({shown}{more})",
         stacklevel=1,
     )
 
 
 def _conflict(conflict: Conflict) -> str:
     device = f"GPU {conflict.device}" if isinstance(conflict.device, int) else conflict.device
-    module = f"module {conflict.module!r}" if conflict.module else "the network"
-    return f"{module} is on {device} as a whole, {percent(conflict.elsewhere)} of it moves there"
+    module = repr(conflict.module) if conflict.module else "the network"
+    return f"{percent(conflict.elsewhere)} of {module} to {device}"
 
 
 def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:

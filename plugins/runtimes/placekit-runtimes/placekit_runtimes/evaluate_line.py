@@ -79,7 +79,7 @@ def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str,
     own = line.options()
     if "context" not in own and "context" not in given:
         context = PlanOptions.model_fields["context"].default
-        line.notes.append(f"no context is given: evaluated with context={context}")
+        line.notes.append(f"the command line gives no context: evaluated with context={context}")
     given |= {"weights": weights} if weights else {}
     ours = line.runtime == "llamacpp"
     searches = strategies(
@@ -87,7 +87,7 @@ def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str,
     )
     if line.runtime not in searches:
         titles = ", ".join(RUNNERS[r].title for r in searches)
-        raise ConfigError(f"{RUNNERS[line.runtime].title} does not run {model} in this format", f"{titles} would")
+        raise ConfigError(f"{RUNNERS[line.runtime].title} does not run {model} in this format", f"{titles} does")
     yours = _row(line, searches[line.runtime])
     rows = [row for search in searches.values() for row in search.rows() if row.best or not _equal(row, yours)]
     return Plan(model, searches[line.runtime].question, searches, [yours, *rows])
@@ -110,7 +110,7 @@ def _row(line: Line, search: Strategies) -> Row:
     for d in q.gpus:
         limit[d] = share * q.cluster.kinds[q.cluster.device_kind[d]].memory_bytes
     memory = replace(memory, free=np.minimum(memory.free, limit - memory.used))
-    error = f"lacks {units.mebibytes(memory.lacking)}" if memory.lacking else ""
+    error = f"does not fit, {units.mebibytes(memory.lacking)} missing" if memory.lacking else ""
     return replace(row, memory=memory, error=error)
 
 

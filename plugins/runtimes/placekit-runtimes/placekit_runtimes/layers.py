@@ -23,7 +23,7 @@ from placekit_runtimes.interface import (
 )
 
 _LEAST = 5e-4  # smaller shares of a block are not reported, because they print as 0.0%
-ANY = "`--format device_map` holds any placement; policy=chain finds the best one with consecutive layers"
+ANY = "`--format device_map` can express any placement; policy=chain finds the best one with consecutive layers"
 
 
 def device_numbers(problem: Problem) -> list[DeviceName]:
@@ -151,7 +151,7 @@ class PlacedLayers:
         device, network = devices_of(problem, placement), Network.of(problem)
         if not len(network.of_layer):
             raise PlacementError(
-                f"{runtime} counts layers, and graph {problem.graph.name!r} has no numbered list of modules",
+                f"{runtime} counts layers, but graph {problem.graph.name!r} has no numbered list of modules",
                 "`--format device_map` and `--format json` need none; decoders have such a list: `h.0`, `h.1`",
             )
         of_block = seconds_by_device(problem, network.blocks.of_op, device).argmax(axis=1)
@@ -209,8 +209,8 @@ class PlacedLayers:
         found = [*notes, *self._shared(on)]
         if not trains and (self.problem.graph.phase != 0).any():
             found.append(
-                f"{self.runtime} is for inference, and a training step was placed: importer.mode=inference imports a forward"
-                " pass"
+                f"{self.runtime} is for inference, but a training step was placed: import a forward pass with"
+                " importer.mode=inference"
             )
         return RuntimeMap(text, placement, conflicts, elsewhere, tuple(found))
 
@@ -277,9 +277,9 @@ class Stages:
         for layer, device in enumerate(layers.devices):
             if device not in taken:
                 raise PlacementError(
-                    f"{runtime} has its stages on GPUs, and layer {layers.name(layer)!r} is on"
+                    f"{runtime} has its stages on GPUs, but layer {layers.name(layer)!r} is on"
                     f" {problem.cluster.device_names[device]}",
-                    "`--format llamacpp`, `device_map` and `json` hold layers on a CPU",
+                    "`--format llamacpp`, `device_map` and `json` can express layers on a CPU",
                 )
         runs = [(device, len(list(same))) for device, same in groupby(layers.devices)]
         extra = [
@@ -316,7 +316,7 @@ class Stages:
         found = []
         if self.visible is not None:
             found.append(
-                f"the ranks use the GPUs in another order than the machine's: CUDA_VISIBLE_DEVICES={self.visible}"
+                f"the ranks use the GPUs in another order than the machine: set CUDA_VISIBLE_DEVICES={self.visible}"
             )
         if len(self.devices) > len(self.ranks):
             found.append(f"{len(self.devices)} stages on {len(self.ranks)} ranks need an interleaved schedule")
@@ -341,10 +341,10 @@ def _zigzag(layers: PlacedLayers) -> PlacementError:
     for i, device in enumerate(layers.devices):
         if device in last and (other := next(reversed(last))) != device:
             where = (
-                f"layer {layers.name(i)!r} goes back to {names[device]}, where {layers.name(last[device])!r} is,"
-                f" after {layers.name(last[other])!r} on {names[other]}"
+                f"layer {layers.name(last[device])!r} is on {names[device]}, {layers.name(last[other])!r} on"
+                f" {names[other]}, and {layers.name(i)!r} on {names[device]} again"
             )
-            return PlacementError(f"{layers.runtime} takes consecutive layers, and {where}", ANY)
+            return PlacementError(f"{layers.runtime} needs consecutive layers on each device: {where}", ANY)
         last.pop(device, None)
         last[device] = i
     raise AssertionError("layers without a zigzag are stages")

@@ -140,10 +140,10 @@ class _Chain:
             here, before = devices[i], devices[i - 1]
             if here not in self.gpus_of_machine:
                 why = f"layer {name(i)!r} is on {names[here]}, after {name(i - 1)!r} on {names[before]}"
-                raise PlacementError(f"llama.cpp has the first layers on the CPU, and {why}", ANY)
+                raise PlacementError(f"llama.cpp puts the first layers on the CPU, but {why}", ANY)
             if here != before and here in devices[self.on_cpu : i - 1]:
-                why = f"layer {name(i)!r} goes back to {names[here]} after {name(i - 1)!r} on {names[before]}"
-                raise PlacementError(f"llama.cpp takes consecutive layers, and {why}", ANY)
+                why = f"layer {name(i - 1)!r} is on {names[before]}, and {name(i)!r} on {names[here]} again"
+                raise PlacementError(f"llama.cpp needs consecutive layers on each GPU: {why}", ANY)
 
     def arguments(self) -> list[str]:
         """`--device`, unless all of the machine's GPUs are used in order, `--n-gpu-layers`, and `--tensor-split` for several."""
@@ -234,8 +234,8 @@ def _overrides(problem: Problem, layout: Layout, split: Split, apart: NDArray[np
 
 
 _NO_FIT = (
-    "with these arguments llama.cpp does not fit the layers to the memory by itself (`--fit`); it may still shrink a context that"
-    " `--ctx-size` does not set"
+    "these arguments fix the layers, so llama.cpp no longer fits them to the memory (`--fit`); set `--ctx-size`, too, or it may"
+    " shrink the context"
 )
 
 

@@ -91,8 +91,8 @@ def _parts(placed: PlacedModules) -> Iterator[tuple[int, int]]:
         if device in last and next(reversed(last)) != device:
             names, other = placed.problem.cluster.device_names, next(reversed(last))
             raise _no_chain(
-                f"module {module!r} goes back to {names[device]}, where {last[device]!r} is, after {last[other]!r} on"
-                f" {names[other]}"
+                f"module {last[device]!r} is on {names[device]}, {last[other]!r} on {names[other]}, and {module!r} on"
+                f" {names[device]} again"
             )
         if device not in last:
             yield device, op
@@ -139,6 +139,6 @@ def _check_chain(placed: PlacedModules, stage: NDArray[np.int_]) -> None:
 
 def _no_chain(why: str) -> PlacementError:
     return PlacementError(
-        f"the placement is no chain of modules: {why}",
-        "`--format device_map` holds any placement; grouper=module places modules as a whole, which gives chains more often",
+        f"the placement is not a chain of modules: {why}",
+        "`--format device_map` can express any placement; grouper=module places whole modules, which gives chains more often",
     )

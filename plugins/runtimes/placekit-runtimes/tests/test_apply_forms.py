@@ -72,8 +72,8 @@ def test_a_head_that_moves_is_said(placekit: Run, run: Path) -> None:
     move(run, r"lm_head", "gpu:0")
     done = placekit("apply", "run", "--format", "vllm")
     assert done.out == "VLLM_PP_LAYER_PARTITION=3,3\n"
-    assert "vllm moves a module, so 7.1% of the step's seconds move" in done.err
-    assert "module 'lm_head' is on gpu:1 as a whole, 100.0% of it moves there" in done.err
+    assert "vllm moves a module: 7.1% of the step's time moves to other devices" in done.err
+    assert "(100.0% of 'lm_head' to gpu:1)" in done.err
     assert "slower" not in done.err, "it saves a transfer"
 
 
@@ -89,7 +89,7 @@ def test_a_form_that_is_slower_is_warned_of(placekit: Run, run: Path) -> None:
     assert json.loads(done.out) == {"": 0}
     assert re.search(
         r"warning: device_map is 100\.0% slower than the placement: (\S+ s) instead of (\S+ s);"
-        r" grouper=module places whole modules, and placekit_cuda\.PlacedStep trains with this placement\n",
+        r" grouper=module places whole modules, and placekit_cuda\.PlacedStep runs this placement as it is\n",
         done.err,
     )
 
@@ -116,7 +116,7 @@ def test_the_way_out_of_a_format_is_another_one_that_works(
     monkeypatch.setattr(apply, "lacking_memory", lambda *_: lacking.pop() if lacking else "")
     done = placekit("apply", "run", "--format", "llamacpp")
     works = ", ".join(r for r in runtimes() if r not in ("llamacpp", "vllm"))
-    assert f"gpu:0 needs 2 bytes and has 1\n  `--format {works} or vllm` can hold it; `--format json`" in done.err
+    assert f"gpu:0 needs 2 bytes and has 1\n  `--format {works} or vllm` can express it; `--format json`" in done.err
 
     monkeypatch.setattr(apply, "lacking_memory", lambda *_: "gpu:0 needs 2 bytes and has 1")
     assert "policy=chain" in placekit("apply", "run", "--format", "llamacpp").err
@@ -167,7 +167,7 @@ def test_a_map_without_a_value(placekit: Run, run: Path) -> None:
     assert done.code == 1
     assert "as device_map this placement does not run: stages wait for each other" in done.err
     done = placekit("apply", "run", "--format", "pipeline")
-    assert "the placement is no chain of modules" in done.err
+    assert "the placement is not a chain of modules" in done.err
     assert "device_map` " not in done.err, "which does not run either"
 
 

@@ -187,7 +187,7 @@ def test_unknown_flags_are_noted_and_known_ones_are_not() -> None:
     quiet = "llama-server -m x --host 0.0.0.0 --port 80 --jinja --temp 0.6 -t 8 --no-mmap --seed -1"
     assert read(quiet).notes == []
     assert read(f"{quiet} --wonder 3 -md draft.gguf").notes == [
-        "not read, because placekit does not know it: --wonder, -md"
+        "ignored, because placekit does not know it: --wonder, -md"
     ]
     line = read("llama-server -m x -ngl 99 -ot nothing=CPU")
     split_of(line, search())

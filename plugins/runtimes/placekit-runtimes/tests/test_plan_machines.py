@@ -25,7 +25,7 @@ def test_a_runtime_that_needs_gpus_and_none() -> None:
 
 
 def test_the_hint_names_a_format_that_frees_what_is_missing() -> None:
-    with pytest.raises(PlacementError, match="plan weights=q6_k") as caught:
+    with pytest.raises(PlacementError, match="use weights=q6_k") as caught:
         _ = plan("hf:Qwen3-32B", "rtx4090 + rtx3060", weights="q8_0").best
     assert "weights=q8_0" not in str(caught.value)
 

@@ -216,13 +216,13 @@ def test_a_plan_that_does_not_fit_says_what_each_row_lacks(small: Plan) -> None:
         assert row.memory is not None
         free = row.memory.free.copy()
         free[device] = -(2.0**30) * (1 + device)
-        rows.append(dataclasses.replace(row, memory=dataclasses.replace(row.memory, free=free), error="lacks much"))
+        rows.append(dataclasses.replace(row, memory=dataclasses.replace(row.memory, free=free), error="too much"))
     rows.append(Row("llamacpp", "third", None, error="it cannot run there"))
     for show in (page, fragment):
         found = Reader(show(dataclasses.replace(small, rows=rows)))
         cells, names = found.text["td"], q.cluster.device_names
         for d, row in zip(q.gpus, rows, strict=False):
-            assert f"lacks {1 + d}.00 GiB on {names[d]}" in cells, row.name
+            assert f"does not fit: {1 + d}.00 GiB missing on {names[d]}" in cells, row.name
         assert "it cannot run there" in cells
         assert "does not fit" in found.text["p"][1]
         assert "pre" not in found.text
@@ -233,7 +233,7 @@ def test_rows_that_lack_memory_stand_beside_those_that_fit(divided: Plan) -> Non
     row = divided.rows[1]
     assert row.memory is not None
     lacking = dataclasses.replace(row.memory, free=np.asarray([-(2.0**29), -(2.0**31), 1.0]))
-    rows = [divided.rows[0], dataclasses.replace(row, name="full", memory=lacking, error="lacks 2.50 GiB")]
+    rows = [divided.rows[0], dataclasses.replace(row, name="full", memory=lacking, error="2.50 GiB missing")]
     found, names = Reader(fragment(dataclasses.replace(divided, rows=rows))), divided.question.cluster.device_names
-    assert f"lacks 512.0 MiB on {names[0]}, 2.00 GiB on {names[1]}" in found.text["td"]
+    assert f"does not fit: 512.0 MiB missing on {names[0]}, 2.00 GiB missing on {names[1]}" in found.text["td"]
     assert found.text["th"][-1] == "full"

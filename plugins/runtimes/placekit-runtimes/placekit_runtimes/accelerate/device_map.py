@@ -84,7 +84,7 @@ def _notes(problem: Problem, loose: Sequence[str]) -> list[str]:
     notes = []
     cpus = [n for n, d in zip(problem.cluster.device_names, device_numbers(problem), strict=True) if d == CPU]
     if len(cpus) > 1:
-        notes.append(f"a device_map knows one 'cpu': it is all of {', '.join(cpus)}")
+        notes.append(f"a device_map has only one 'cpu', which stands for {', '.join(cpus)}")
     if loose:
         notes.append(
             f"accelerate.dispatch_model does not move {loose[0]!r}, which belongs to a split module; from_pretrained does"

@@ -61,7 +61,7 @@ def cost_of(problem: Problem, located: Located) -> RuntimeCost:
     copied = [f"{units.mebibytes(found.moved_bytes)} copied between devices"] if found.moved_bytes else []
     streamed = [f"{units.mebibytes(found.streamed_bytes)} of weights from the CPU"] if found.streamed_bytes else []
     details = (
-        f"run by accelerate: {units.seconds(found.value_s)}: {', '.join(['modules in order', *copied, *streamed])}",
+        f"run by accelerate: {units.seconds(found.value_s)} ({', '.join(['modules in order', *copied, *streamed])})",
         f"peak memory run by accelerate: {memory_text(problem, found.peak_bytes)}",
     )
     lacking = lacking_memory(problem, found.peak_bytes)

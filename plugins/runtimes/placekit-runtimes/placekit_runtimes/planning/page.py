@@ -87,7 +87,7 @@ def _title(plan: Planned) -> str:
 def _sections(plan: Planned, copies: bool) -> Iterator[Child]:
     """What is below the title; `copies`: with buttons that copy the lines."""
     size = units.mebibytes(plan.question.checkpoint.bytes)
-    yield tag("p", tag("em", "simulated"), f" {size} of weights, {use(plan)}", class_="soft")
+    yield tag("p", tag("em", "simulated"), f" {size} of weights; {use(plan)}", class_="soft")
     try:
         row = plan.best
     except PlacementError as e:
@@ -216,4 +216,5 @@ def _missing(plan: Planned, row: Row) -> str:
     if row.memory is None or not row.memory.lacking:
         return row.error
     names, free = plan.question.cluster.device_names, row.memory.free
-    return "lacks " + ", ".join(f"{units.mebibytes(-free[d])} on {names[d]}" for d in np.flatnonzero(free < 0).tolist())
+    missing = (f"{units.mebibytes(-free[d])} missing on {names[d]}" for d in np.flatnonzero(free < 0).tolist())
+    return f"does not fit: {', '.join(missing)}"

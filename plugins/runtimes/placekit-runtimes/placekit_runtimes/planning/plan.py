@@ -76,12 +76,12 @@ def strategies(
     path = folder_or_file(model)
     file = str(path) if path else model.removeprefix("hf:")
     if given != model and given.endswith(".gguf"):
-        warnings.warn(f"{given} is not on this computer: planned is {model} with weights={own}", stacklevel=3)
+        warnings.warn(f"{given} is not on this computer: {model} with weights={own} is planned instead", stacklevel=3)
         file = given
     runtimes = _runtimes(own, file, o.mmproj or o.draft)
     if o.runtime is not None and o.runtime not in runtimes:
         titles = ", ".join(RUNNERS[r].title for r in runtimes)
-        raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"{own} is run by {titles}")
+        raise ConfigError(f"{RUNNERS[o.runtime].title} does not run weights in {own}", f"plan {own} for {titles}")
     cluster = described_machine(machine, registry)
     found: dict[RuntimeName, Strategies] = {}
     for runtime in [o.runtime] if o.runtime else [r for r in runtimes if r in USUAL]:

@@ -114,23 +114,23 @@ class Planned:
             reason = refused[0].error if refused else "they need GPUs"
             return PlacementError(f"no runtime runs {q.name} on {q.cluster.name}: {reason}")
         lacking = min(row.memory.lacking for row in known if row.memory is not None)
-        more = "" if q.cpu is not None else "name the host's memory to use it, too: '... + 64GB ddr5-5600'; "
+        more = "" if q.cpu is not None else "add the host's memory to the machine ('... + 64GB ddr5-5600'), or "
         ways = [self._smaller(lacking), self._less_context(), "fewer users" if o.users > 1 else ""]
         where = q.cluster.name + ("" if rows is self.rows else f" with {RUNNERS[rows[0].runtime].title}")
         return PlacementError(
             f"{q.name} does not fit on {where}: {units.mebibytes(lacking)} are missing; its weights take"
             f" {units.mebibytes(q.checkpoint.bytes)}",
-            f"{more}{' or '.join(way for way in ways if way) or 'plan a smaller model'}",
+            f"{more}use {' or '.join(way for way in ways if way) or 'a smaller model'}",
         )
 
     def _smaller(self, lacking: float) -> str:
         """The largest format that frees what is missing, for a hint; empty without one."""
         if self.model.endswith(".gguf"):
-            return "take a file with fewer bits"
+            return "a file with fewer bits"
         room = self.question.checkpoint.bytes - lacking
         sizes = {name: find(named(self.model, None)[0], name).bytes for name in SMALLER}
         fits = [f"weights={name} ({units.mebibytes(size)})" for name, size in sizes.items() if size <= room]
-        return f"plan {fits[0]}" if fits else ""
+        return fits[0] if fits else ""
 
     def _less_context(self) -> str:
         """The most context for which a row fits, for a hint; empty if none does."""

@@ -53,17 +53,18 @@ class PlanOptions(Options):
 
     weights: str | None = Field(
         None,
-        description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: that of the files, else bf16",
+        description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: as in the model's files, else bf16",
     )
-    context: Tokens = Field(8192, ge=1, le=2**24, description="tokens for which each user's cache has room")
+    context: Tokens = Field(8192, ge=1, le=2**24, description="tokens that each user's cache can hold")
     prompt: Tokens = Field(1000, ge=1, le=2**24, description="tokens of a question")
     generate: Tokens = Field(500, ge=1, le=2**24, description="tokens of an answer")
     images: int = Field(0, ge=0, le=1000, description="images in a question; their tokens are among those of prompt")
     mmproj: str = Field(
-        "", description="GGUF file of the tower that reads images; empty: beside the model, if images are given"
+        "",
+        description="GGUF file of the model part that reads images; empty: the one beside the model, if images are given",
     )
     image: int | None = Field(
-        None, ge=1, description="pixels of each side of an image; null: as the tower's file has it"
+        None, ge=1, description="pixels of each side of an image; null: as the file of mmproj has it"
     )
     draft: str = Field(
         "",
@@ -78,10 +79,11 @@ class PlanOptions(Options):
     cache: Annotated[CacheType, BeforeValidator(_cache)] = Field("f16", description="type of numbers in the cache")
     ubatch: int = Field(
         512, ge=32, le=2**16,
-        description="most tokens of a prompt that are computed at once; without it, the runtime's own number, as vLLM's 2048",
+        description="most tokens of a prompt that are computed at once; not given: as many as the runtime, such as 2048 for vLLM",
     )  # fmt: skip
     runtime: Annotated[RuntimeName | None, BeforeValidator(_runtime)] = Field(
-        None, description="plan for this runtime alone; null: for all that run the format of the weights"
+        None,
+        description="plan for this runtime alone; null: for llama.cpp and vLLM, if they run the format of the weights",
     )
 
 

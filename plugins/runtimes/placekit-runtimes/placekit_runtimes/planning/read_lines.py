@@ -86,7 +86,7 @@ class Line:
                 f"{given} is not on this computer, and its name ends in no known format",
                 f"give model=hf:NAME weights=q4_k_m, or the path of the file; formats are {', '.join(GGUF)}",
             )
-        self.notes.append(f"{given} is not on this computer: evaluated is {name} with weights={own}")
+        self.notes.append(f"{given} is not on this computer: {name} with weights={own} is evaluated instead")
         return name, own
 
     def named_by(self) -> list[str]:
@@ -107,12 +107,12 @@ class Line:
                 raise ConfigError(f"{flag} {type_} is no type that placekit knows for a cache", f"known are {known}")
         cache = max(types, key=lambda t: bits_of(t.upper()))
         if types[0] != types[1]:
-            self.notes.append(f"keys in {types[0]} and values in {types[1]} are counted as {cache} both")
+            self.notes.append(f"keys of the cache ({types[0]}) and values ({types[1]}) are both counted as {cache}")
         if self.last("--flash-attn") in ("off", "0"):
-            self.notes.append("speeds are those with flash attention, which the command line turns off")
+            self.notes.append("the command line turns flash attention off, and the speeds are with flash attention")
         mmproj = self.last("--mmproj")
         if mmproj is not None and not os.path.exists(os.path.expanduser(mmproj)):
-            self.notes.append(f"{PurePath(mmproj).name} is not on this computer: what it takes is left out")
+            self.notes.append(f"{PurePath(mmproj).name} is not on this computer: its memory and time are left out")
             mmproj = None
         users, context = self.number("--parallel") or 1, self.number("--ctx-size") or None
         ubatch, batch = self.number("--ubatch-size"), self.number("--batch-size")
@@ -197,7 +197,7 @@ def read(text: str) -> Line:
     box = next((match[1] for row in rows if (match := _COMMENT.search(row))), "")
     found = Line(command, flags, variables, positional, box or "", kept, [])
     if unknown:
-        found.notes.append(f"not read, because placekit does not know it: {', '.join(dict.fromkeys(unknown))}")
+        found.notes.append(f"ignored, because placekit does not know it: {', '.join(dict.fromkeys(unknown))}")
     return found
 
 

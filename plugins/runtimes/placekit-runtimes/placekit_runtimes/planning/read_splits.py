@@ -60,7 +60,7 @@ class _LlamaCpp:
         away = list(remote_devices(problem, main))
         if away and not self.line.box:
             self.line.notes.append(
-                f"taken to run in the box of {names[main]}; end it with '# in the box of DEVICE' for another"
+                f"assumed to run in the box of {names[main]}; for another, end the line with '# in the box of DEVICE'"
             )
         found = {buffer_name(problem, d, main): d for d in away if self.line.last("--rpc")}
         own: dict[str, list[int]] = {}
@@ -216,7 +216,7 @@ class _Vllm:
         stages = line.number("--pipeline-parallel-size") or 1
         if len(set(q.cluster.launchers.host.tolist())) > 1:
             line.notes.append(
-                "stages are taken to be on the GPUs in the machine's order; Ray may order boxes otherwise"
+                "stages are assumed to use the GPUs in the machine's order; Ray may order boxes differently"
             )
         if not 0 < stages <= len(gpus):
             raise ConfigError(

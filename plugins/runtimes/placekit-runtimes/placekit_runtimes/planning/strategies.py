@@ -103,7 +103,13 @@ class Strategies:
         """The row of a split; its times are simulated if it fits."""
         memory = self.steps.memory(split)
         if memory.lacking:
-            return Row(self.runtime, name, split, memory=memory, error=f"lacks {units.mebibytes(memory.lacking)}")
+            return Row(
+                self.runtime,
+                name,
+                split,
+                memory=memory,
+                error=f"does not fit, {units.mebibytes(memory.lacking)} missing",
+            )
         if self.runtime == "accelerate":
             return self._by_accelerate(name, split, memory, best)
         decode_s, prompt_s = self.steps.seconds([split])

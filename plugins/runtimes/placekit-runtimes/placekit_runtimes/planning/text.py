@@ -21,11 +21,11 @@ TIGHT = 0.05
 def show(plan: Planned, after: Sequence[str] = ()) -> None:
     """Print the table, sentences after it, the verdict, the memory of the best row, and the lines for each runtime."""
     q, o = plan.question, plan.question.options
-    print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights, {use(plan)}"))
+    print(wrapped(f"{q.name}: {units.mebibytes(q.checkpoint.bytes)} of weights; {use(plan)}"))
     devices = " + ".join(q.cluster.device_names)
     head = ["strategy", "tokens/s", "prompt tokens/s", "answer", "GiB"]
-    several = ", of all users together" if o.users > 1 else ""
-    title = f"simulated at {q.depth:,} tokens of context{several}; GiB on {devices} at the full context"
+    speeds = f"tokens/s is {'the sum over all users' if o.users > 1 else 'the speed'} halfway through the answer"
+    title = f"simulated; {speeds}, at {q.depth:,} tokens; GiB is the memory on {devices} with a full context"
     table(head, [_cells(plan, row) for row in plan.rows], title=title)
     for sentence in after:
         print(wrapped(sentence))
@@ -52,8 +52,8 @@ def slower(plan: Planned, row: Row) -> str:
 def use(plan: Planned) -> str:
     """How the model is used, in words."""
     o = plan.question.options
-    users = f"{o.users} users" if o.users > 1 else "one user"
-    return f"{users}, {o.context:,} tokens of context{' each' if o.users > 1 else ''}, {o.prompt:,} in and {o.generate:,} out"
+    users = f"{o.users} users, each with" if o.users > 1 else "one user with"
+    return f"{users} a context of {o.context:,} tokens, a prompt of {o.prompt:,} and an answer of {o.generate:,}"
 
 
 def _cells(plan: Planned, row: Row) -> list[str]:
@@ -86,18 +86,21 @@ def notes(plan: Planned) -> list[str]:
     if o.draft:
         found.append(
             f"accuracy: unknown; {o.accepted:.0%} of the drafted tokens are assumed to be right (accepted={o.accepted:g}),"
-            " measure that with your texts"
+            " measure this with your own texts"
         )
     else:
         known = [b for b in plan.error_bands if b.error is not None]
-        bands = [f"{b.error:.0%} ({b.kind}; {b.rows})" for b in known]
-        like = f"nine of ten published measurements like this are within {' and '.join(bands)}"
-        found.append(f"accuracy: {like if bands else 'no published measurement is like this plan'}")
+        speeds = ["prompt tokens/s" if b.kind.startswith("prompt") else "tokens/s" for b in known]
+        bands = [
+            f"{b.error:.0%} of published {s} ({b.kind}; {b.rows} rows)" for s, b in zip(speeds, known, strict=True)
+        ]
+        like = f"nine of ten predictions like this are within {' and within '.join(bands)}"
+        found.append(f"accuracy: {like if bands else 'unknown; no published measurement is like this plan'}")
     assert row.split is not None
     if plan.decode_bound_s and not row.split.streams:
         most = speed(o.users / plan.decode_bound_s)
         found.append(
-            f"no split of whole layers and experts generates more than {most} tokens/s (proven in this machine model)"
+            f"limit: no split of whole layers and experts generates more than {most} tokens/s (proven for the simulated machine)"
         )
     assert row.memory is not None
     context = plan.strategies[row.runtime].steps.largest_context(row.split)
