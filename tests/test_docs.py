@@ -50,8 +50,8 @@ def run_here(text: str) -> bool:
 LONG = [
     ROOT / "docs" / f"{name}.md"
     for name in (
-        "apply", "command-line", "formats", "getting-started", "install", "models", "offload", "pipelines", "plan",
-        "python-api", "sweeps",
+        "apply", "command-line", "formats", "getting-started", "install", "models", "pipelines", "plan",
+        "python-api", "strategies", "sweeps",
     )
 ]  # fmt: skip
 LONG += [path for path in READMES if path in documents()]

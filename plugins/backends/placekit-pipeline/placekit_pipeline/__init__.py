@@ -20,7 +20,7 @@ class LoadOptions(Options):
 
 
 class PipelineOptions(LoadOptions):
-    """Options of backend `pipeline`; docs/pipelines.md defines each exactly."""
+    """Options of backend `pipeline`; the package's README has their exact rules."""
 
     objective: Literal["step", "throughput", "token"] = Field(
         default="step",

@@ -213,7 +213,7 @@ class _Search:
                 f"the search of splits of {self.name} ended before its proof; a larger budget may find a better split"
             )
         elif self.segments.proves and self.segments.exact:
-            alike = ", apart from exchanges of alike devices," if self.segments.exchanges else ""
+            alike = ", apart from exchanging equal devices," if self.segments.exchanges else ""
             evaluate.note(
                 f"no contiguous split of the {self.name}{alike} is better: all others are searched or bounded"
             )

@@ -37,7 +37,7 @@ _ROOM = 2**26  # entries of working space
 class Pipeline(Backend):
     """Each device runs one stage: the operations placed on it, for one micro-batch after the other.
 
-    The program is one micro-batch; a step has `microbatches` of them. docs/pipelines.md has the rules in full. A placement
+    The program is one micro-batch; a step has `microbatches` of them. The package's README has the rules in full. A placement
     whose stages wait for each other has no value.
     """
 
