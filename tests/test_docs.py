@@ -47,7 +47,7 @@ def run_here(text: str) -> bool:
 LONG = [
     ROOT / "docs" / f"{name}.md"
     for name in (
-        "apply", "command-line", "formats", "getting-started", "install", "models", "offload", "pipelines", "plan",
+        "apply", "command-line", "formats", "getting-started", "models", "offload", "pipelines", "plan",
         "python-api", "sweeps",
     )
 ]  # fmt: skip
