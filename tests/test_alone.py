@@ -28,7 +28,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--collect-only", tests]))
 TESTING = ("placekit-testing", "hypothesis")  # what tests may use besides
 WITHOUT_TORCH = ("placekit-sim", "placekit-grouping", "placekit-heuristics", "placekit-search", "placekit-formats",
                  "placekit-einsum", "placekit-report")  # fmt: skip
-"""What docs/install.md names for an installation without torch, and `compare`."""
+"""What docs/getting-started.md names for an installation without torch, and `compare`."""
 
 
 def importing(folder: Path) -> str:

@@ -50,7 +50,7 @@ def run_here(text: str) -> bool:
 LONG = [
     ROOT / "docs" / f"{name}.md"
     for name in (
-        "apply", "command-line", "formats", "getting-started", "install", "models", "pipelines", "plan",
+        "apply", "command-line", "formats", "getting-started", "models", "pipelines", "plan",
         "python-api", "strategies", "sweeps",
     )
 ]  # fmt: skip

@@ -23,7 +23,7 @@ def texts(found: object, level: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.long  # docs/install.md shows it
+@pytest.mark.long  # docs/getting-started.md shows it
 def test_this_installation_is_fine(placekit) -> None:
     done = placekit("doctor", "--all")
     assert done.code == 0, done.out
