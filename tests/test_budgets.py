@@ -7,8 +7,9 @@ from tests.repo import ROOT, tracked
 # The first targets of the core (2,900, 2,000, 1,100) and of placekit-scheduling (3,350) left out that docstrings with shapes,
 # units and errors are a third of their lines, and that each bound and each rule is a loop of its own.
 CEILINGS = {
-    # weights that do not fit end a run before a long import; hosts, error bands; since 4,100: value functions of policies
-    "placekit_core/contracts": 4_150,
+    # weights that do not fit end a run before a long import; hosts, error bands; since 4,100: value functions of policies; since
+    # 4,150: methods that plugins add to results, examples in the docstrings of hooks
+    "placekit_core/contracts": 4_250,
     # a plugin that takes the name of a command, or misspells a hook, is told so; headroom, launching; since 3,750: graphs of
     # imports are kept with all that they depend on, so that a second run needs no torch
     "placekit_core/run": 4_250,
@@ -16,8 +17,8 @@ CEILINGS = {
     # target 3,000; 25 models by hand, 250 architectures in every mode, rates of devices from published tables, the table of
     # published speeds; checkpoints beside published sizes; llama.cpp on a CPU beside its prediction; questions of people; moves
     # under `blocking_latency`; large planted graphs, with their chart; published training plans, and three models to plan; since
-    # 5,800: networks as papers describe them beside their faster twins
-    "benchmarks": 5_900,
+    # 5,800: networks as papers describe them beside their faster twins; since 5,900: caveats stand in the results, not in the pages
+    "benchmarks": 5_950,
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     # target 3,000; launches of stages; `blocking_latency` updates depths and calls after a move; since 3,600: replicas of stages,
     # splits of single nodes, equal stages and replicas as baselines; a kernel that looks nothing up without replicas
@@ -59,7 +60,7 @@ CEILINGS = {
     # target 2,800; fewer devices where nothing is gained; since 3,250: a multilevel method for large graphs
     "plugins/policies/placekit-search": 3_650,
     "plugins/policies/placekit-seq2seq": 850,  # target 700; since 800: the plain network on a GPU
-    "plugins/reporting/placekit-report": 4_150,  # target 3,900
+    "plugins/reporting/placekit-report": 4_200,  # target 3,900; since 4,150: rates per second, methods of results
     "plugins/reporting/placekit-tensorboard": 120,
     # target 3,300; errors name what works, steps that a runtime computes otherwise; since 3,750: `plan`, its page, and command
     # lines of llama.cpp and vLLM; since 6,300: images and draft models, several boxes, many GPUs, each runtime's micro-batches,
