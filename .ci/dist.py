@@ -1,7 +1,7 @@
 """Builds the source archive and the wheel of every distribution of this repository: `python .ci/dist.py FOLDER`.
 
-Each archive holds the repository's LICENSE and no file that git ignores. Wheels are built from the unpacked source archives, as
-packagers do, so that neither lacks a file.
+Each archive holds the repository's LICENSE, and of the other files those that git tracks. Wheels are built from the unpacked
+source archives, as packagers do, so that neither lacks a file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def copy_repository(target: Path) -> None:
-    """Copy the files that git does not ignore."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    """Copy the files that git tracks."""
+    command = ["git", "ls-files", "-z"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if (ROOT / name).is_file():

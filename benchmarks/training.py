@@ -101,7 +101,7 @@ def predicted(row: Published, profiles: Path) -> list[Outcome]:
 
 
 SAILOR_NOTES = """\
-What Sailor's files leave open:
+What Sailor's files leave open, as seen when they were first compared; the figures here are not computed anew:
 
 - Whether layers were recomputed. On the RTX nodes (`mit`), three plans fit recomputation (errors of 4 to 9%) and
   three fit none (4 to 6%). Choosing for each plan after the fact gives a median of 5% and a worst error of 9%.

@@ -39,7 +39,7 @@ What the rates are: `matmul` is a fraction of 312 TFLOP/s, `memory` of 2.039 TB/
 the vocabulary of 50,257, whose rows do not begin at multiples of 16 bytes. `launch` is the host's time per operation
 (Python, autograd, checkpointing); longer operations hide it.
 
-What these figures are worth:
+What these figures are worth, as seen when they were first computed; those in this list are not computed anew:
 
 - Times of single runs would not follow a formula to the last digit. So the file was put together from fewer
   measurements, or by a program. Every pair of hidden size and micro-batch has rows in both halves, so one half says

@@ -17,7 +17,7 @@ CEILINGS = {
     # target 3,000; 25 models by hand, 250 architectures in every mode, rates of devices from published tables, the table of
     # published speeds; checkpoints beside published sizes; llama.cpp on a CPU beside its prediction; questions of people; moves
     # under `blocking_latency`; large planted graphs, with their chart; published training plans, and three models to plan; since
-    # 5,800: networks as papers describe them beside their faster twins; since 5,900: caveats stand in the results, not in the pages
+    # 5,800: networks as papers describe them beside their faster twins; since 5,900: caveats stand in results, not in pages
     "benchmarks": 5_950,
     "plugins/backends/placekit-cuda": 2_700,  # target 2,600
     # target 3,000; launches of stages; `blocking_latency` updates depths and calls after a move; since 3,600: replicas of stages,

@@ -143,14 +143,20 @@ def hooks() -> dict[str, Any]:
 
 
 def test_every_hook_is_in_the_guide() -> None:
-    names = sorted(hooks(), key=lambda n: hooks()[n].__code__.co_firstlineno)
-    assert len(names) >= 9
-    assert [n for n in names if f"`{n}`" not in (ROOT / "docs" / "write-a-plugin.md").read_text()] == []
+    assert len(hooks()) >= 9
+    assert [n for n in hooks() if f"`{n}`" not in (ROOT / "docs" / "write-a-plugin.md").read_text()] == []
 
 
 def test_the_examples_of_hooks_are_implementations() -> None:
     examples = {n: (inspect.getdoc(f) or "").partition("Example::\n\n")[2] for n, f in hooks().items()}
-    assert sum(map(bool, examples.values())) >= 8
+    alike = {
+        "placekit_groupers",
+        "placekit_importers",
+        "placekit_trainers",
+        "placekit_backends",
+    }  # as placekit_policies
+    tutorial = {"placekit_commands", "placekit_checkpoint", "placekit_run_finished"}
+    assert {name for name, example in examples.items() if not example} == alike | tutorial
     for name, example in examples.items():
         if example:
             check_example(name, textwrap.dedent(example))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import types
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from placekit_testing.registries import use_registry
 
-from placekit_core import Problem, Registry, hookimpl, place
+from placekit_core import Problem, Registry, Result, hookimpl, place
 from placekit_core.run import assembly
 from placekit_core.run.csv_log import CsvLog
 from placekit_core.run.lifecycle import loggers
@@ -103,16 +104,25 @@ def test_facts_that_fail_cost_no_result(
     ]
 
 
+def share(result: Result, of: float) -> float:
+    assert result.value_s is not None
+    return result.value_s / of
+
+
 def test_plugins_add_methods_to_results(registry: Registry, problem: Problem, recwarn: pytest.WarningsRecorder) -> None:
-    adds: dict[str, Any] = {"share": lambda result, of: result.value_s / of}
-    registry.add("adds", logger("adds", placekit_result_methods=lambda: adds), "placekit-adds", "1.0")
+    registry.add("adds", logger("adds", placekit_result_methods=lambda: {"share": share}), "placekit-adds", "1.0")
+    again: dict[str, Any] = {"value_s": share}
+    registry.add("again", logger("again", placekit_result_methods=lambda: again), "placekit-again", "1.0")
     registry.add("bad", logger("bad", placekit_result_methods=lambda: 1 / 0), "placekit-bad", "1.0")
     result = place(problem.graph, cluster=problem.cluster, policy="heft")
     assert result.share(result.value_s) == 1.0
     assert "share" in dir(result)
     with pytest.raises(AttributeError, match=r"a Result has no 'chart'; installed plugins add .*share"):
         result.chart()
-    assert any("plugin 'bad' adds nothing to results: ZeroDivisionError" in str(w.message) for w in recwarn)
+    said = [str(w.message) for w in recwarn]
+    assert any("plugin 'bad' adds nothing to results: ZeroDivisionError" in text for text in said)
+    assert any("plugin 'again' adds nothing to results" in text and "already have value_s" in text for text in said)
+    assert pickle.loads(pickle.dumps(result)).share(1.0) == result.value_s
 
 
 class TestCsv:

@@ -209,7 +209,7 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 
         @hookimpl(trylast=True)
         def placekit_next_steps(run_dir, result):
-            return [f"placekit bounds {run_dir} # what is proven"] if result.summary.gap is None else []
+            return [f"look at {run_dir}: nothing is proven"] if result.summary.gap is None else []
     """
 
 
@@ -217,14 +217,19 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 def placekit_result_methods() -> Mapping[str, Callable[..., Any]]:
     """Return methods that each `Result` gets, by name: functions whose first argument is the result.
 
-    A notebook shows a result by its method `_repr_html_`. Let the functions import what they need. No two plugins may use
-    the same name. A hook that fails is a warning.
+    A notebook shows a result by its method `_repr_html_`. Functions import what they need when they are called, and stand in a
+    module, so that results can be pickled. A name that a result has already is an error of the plugin; then, and if the hook
+    fails, a warning says so.
 
     Example::
 
+        def is_proven(result):
+            return result.summary.gap == 0
+
+
         @hookimpl
         def placekit_result_methods():
-            return {"is_proven": lambda result: result.summary.gap == 0}  # result.is_proven()
+            return {"is_proven": is_proven}
     """
 
 

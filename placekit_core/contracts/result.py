@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 from pydantic import Field
@@ -277,7 +277,7 @@ class Result:
         methods = self.__dict__.get("methods", {})
         if name not in methods:
             raise AttributeError(f"a Result has no {name!r}; installed plugins add {', '.join(methods) or 'nothing'}")
-        return partial(methods[name], self)
+        return MethodType(methods[name], self)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]

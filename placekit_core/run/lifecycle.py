@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from placekit_core.contracts.errors import unknown
+from placekit_core.contracts.errors import PluginError, unknown
+from placekit_core.contracts.result import Result
 from placekit_core.run.failures import optional, warn
 from placekit_core.run.registry import Registry
 
-if TYPE_CHECKING:
-    from placekit_core.contracts.result import Result
-
+FIELDS = {field.name for field in fields(Result)}
 Fact = str | int | float | bool | None
 HOOKS = ("placekit_run_started", "placekit_evaluated", "placekit_checkpoint", "placekit_run_finished")
 
@@ -83,6 +83,8 @@ def result_methods(registry: Registry) -> dict[str, Callable[..., Any]]:
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):
         with optional(warn, f"plugin {implementation.plugin_name!r} adds nothing to results"):
             added: Any = implementation.function()
+            if taken := [name for name in added if name in found or hasattr(Result, name) or name in FIELDS]:
+                raise PluginError(f"results already have {', '.join(taken)}")
             found |= added
     return found
 

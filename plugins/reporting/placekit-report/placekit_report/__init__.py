@@ -45,23 +45,27 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 @hookimpl
 def placekit_result_methods() -> dict[str, Callable[..., Any]]:
     """`result.report()`, `result.show()`, and how a notebook shows a result."""
+    return {"report": _report, "show": _show, "_repr_html_": _html}
 
-    def report(result: Result, path: str | Path = "report.html") -> Path:
-        from placekit_report.logger import write_page
 
-        return write_page(Path(path), result, installed())
+def _report(result: Result, path: str | Path = "report.html") -> Path:
+    """Write the page of the run. Returns its path."""
+    from placekit_report.logger import write_page
 
-    def show(result: Result) -> None:
-        from placekit_report.frames import show
+    return write_page(Path(path), result, installed())
 
-        show(result)
 
-    def _repr_html_(result: Result) -> str:
-        from placekit_report.frames import html
+def _show(result: Result) -> None:
+    """Show the result in a notebook; print it elsewhere."""
+    from placekit_report.frames import show
 
-        return html(result)
+    show(result)
 
-    return {"report": report, "show": show, "_repr_html_": _repr_html_}
+
+def _html(result: Result) -> str:
+    from placekit_report.frames import html
+
+    return html(result)
 
 
 @hookimpl

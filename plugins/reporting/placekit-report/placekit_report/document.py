@@ -146,7 +146,7 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
         "objective": summary.objective,
         "unit": summary.unit,
         **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
-        "rate": _rate(found.problem, own.value_s) if summary.objective in STEPS else "",
+        "rate": _rate(found.problem, own.value_s) if summary.objective == "makespan" else "",
         "error": own.error,
         "notes": [*own.notes, *([own.error] if own.error else [])],
         "headroom": _headroom(found.problem, own),
@@ -171,10 +171,11 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
 
 def _rate(problem: Problem, value_s: float | None) -> str:
     """What is computed per second, such as `134 tokens/s`; empty if the graph does not say what a step computes."""
-    work = problem.graph.attributes.get("work")
-    if not value_s or not work:
-        return ""
-    count, what = work
+    match problem.graph.attributes.get("work"):
+        case [int() | float() as count, str() as what] if value_s and count > 0:
+            pass
+        case _:
+            return ""
     per_s = count / value_s
     return f"{per_s:.3g} {what}/s" if per_s < 1000 else f"{per_s:,.0f} {what}/s"
 

@@ -311,9 +311,10 @@ def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "rate"), [([1, "tokens"], "4 tokens/s"), ([4096, "samples"], "16,384 samples/s"), (None, "")]
+    ("work", "rate"),
+    [([1, "tokens"], "4 tokens/s"), ([4096, "samples"], "16,384 samples/s"), (None, ""), (5, ""), ([0, "x"], "")],
 )
-def test_what_is_computed_per_second(work: list[Any] | None, rate: str) -> None:
+def test_what_is_computed_per_second(work: Any, rate: str) -> None:
     graph = fakes.chain_graph(2)
     placed = place(graph.replace(attributes={"work": work}), cluster=gpus(1), policy="single_device", baselines=[])
     [program] = placed.summary.programs

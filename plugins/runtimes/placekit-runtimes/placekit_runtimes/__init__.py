@@ -185,15 +185,22 @@ def placekit_commands() -> list[Command]:
 @hookimpl
 def placekit_result_methods() -> dict[str, Callable[..., Any]]:
     """`result.device_map()`."""
+    return {"device_map": _device_map}
 
-    def device_map(result: Result, whole: Collection[str] = ()) -> dict[str, int | str]:
-        from placekit_runtimes.accelerate.device_map import device_map
 
-        if result.placement is None:
-            raise PlacementError("this result has no placement that fits", "its notes say why")
-        return dict(device_map(result.problem, result.placement, whole).devices)
+def _device_map(result: Result, whole: Collection[str] = ()) -> dict[str, int | str]:
+    """The device of each module, as accelerate takes it; warns of what that cannot express. Raises PlacementError.
 
-    return {"device_map": device_map}
+    `placekit apply` simulates the map, too: whether it fits, and what it costs.
+    """
+    from placekit_runtimes.accelerate.device_map import device_map
+    from placekit_runtimes.apply import warn_of
+
+    if result.placement is None:
+        raise PlacementError("this result has no placement that fits", "its notes say why")
+    made = device_map(result.problem, result.placement, whole)
+    warn_of("device_map", made)
+    return dict(made.devices)
 
 
 @hookimpl

@@ -102,9 +102,7 @@ def _evaluated(name: str, folder: Path, registry: Registry) -> str:
             returned = f"{type(found).__name__}.write returned a {type(written).__name__}"
             raise PluginError(f"runtime {name!r} is broken: {returned}, not a RuntimeMap", "see Stages.map")
         made = written
-    _warn_of_conflicts(name, made)
-    for note in made.notes:
-        warnings.warn(note, stacklevel=1)
+    warn_of(name, made)
     backend, bound_s, why = run.simulator()
     if backend is None:
         warnings.warn(f"the map is not simulated: {why}", stacklevel=1)
@@ -216,6 +214,13 @@ def _json(folder: Path) -> str:
     run, program = _found(folder)[1:]
     value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
     return json.dumps({**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}, indent=1)
+
+
+def warn_of(name: str, made: RuntimeMap) -> None:
+    """Warn of what a map cannot express, and of what else its runtime's rules note."""
+    _warn_of_conflicts(name, made)
+    for note in made.notes:
+        warnings.warn(note, stacklevel=1)
 
 
 def _warn_of_conflicts(name: str, made: RuntimeMap) -> None:

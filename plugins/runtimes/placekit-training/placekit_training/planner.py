@@ -103,10 +103,11 @@ class Planner:
         self._alone = cache(self._fastest_alone)
 
     def sizes(self, rows: int) -> list[int]:
-        """Rows of a micro-batch that divide `rows`, the largest first; not those whose inputs alone are too large."""
+        """Rows of a micro-batch that divide `rows`, the largest first, if the inputs alone fit and stages have the same parts."""
         known, room = self.steps.model.sizes, float(self.steps.cluster.memory_bytes.sum())
         made = [d for d in divisors(rows) if (known is None or d in known) and rows // d <= MOST]
-        return [d for d in made if self.steps.model.program(d).graph.persistent_bytes.sum() <= room]
+        made = [d for d in made if self.steps.model.program(d).graph.persistent_bytes.sum() <= room]
+        return [d for d in made if self.steps.parts_for(d) is not None]
 
     def subsets(self) -> list[list[int]]:
         """Sets of devices to use, the fastest first: of few devices, any number; of many, all of the fastest kinds."""

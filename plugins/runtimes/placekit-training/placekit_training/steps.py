@@ -17,7 +17,7 @@ from placekit_pipeline.pipeline import Pipeline, PipelineSession
 from placekit_pipeline.rings import all_reduce_s, buckets_of, ready_s
 from placekit_scheduling.jit import interpreted
 
-from placekit_core import Cluster, ConfigError, Placement, Problem, Schedule
+from placekit_core import Cluster, Placement, Problem, Schedule
 from placekit_training.layouts import Layout
 from placekit_training.model import TRACED, Model, Parts
 from placekit_training.strategy import Replica, Strategy
@@ -147,19 +147,19 @@ class Steps:
         return Steps(self.model, cluster, self.parts)
 
     def _problem(self, rows: int) -> Problem:
-        return self.model.problem(rows, self.cluster, self._parts_for(rows))
+        parts = self.parts_for(rows)
+        assert parts is not None, "the planner leaves such rows out"
+        return self.model.problem(rows, self.cluster, parts)
 
-    def _parts_for(self, rows: int) -> Parts:
-        """The parts in the graph of these rows, which may have other operations: with one row, torch copies fewer tensors."""
+    def parts_for(self, rows: int) -> Parts | None:
+        """The parts in the graph of these rows; None if it divides into others.
+
+        Graphs may have other operations: with one row, torch copies fewer tensors.
+        """
         if self.model.program(rows).graph.op_name == self.model.program(self.some_rows).graph.op_name:
             return self.parts
         parts = Parts.of(self.model.problem(rows, self.cluster))
-        if parts.begins != self.parts.begins:
-            raise ConfigError(
-                f"a batch of {rows} rows divides {self.model.name} into other parts than one of {self.some_rows}",
-                "the forward pass should call the same modules for every number of rows",
-            )
-        return parts
+        return parts if parts.begins == self.parts.begins else None
 
     def _has_layers(self, rows: int) -> bool:
         """Whether there are layers to recompute: they do most of the work of their parts."""

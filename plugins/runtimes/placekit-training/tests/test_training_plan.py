@@ -94,6 +94,18 @@ def attention(batch=4):
     loss = lambda output, y: torch.nn.functional.cross_entropy(output @ y.T, torch.arange(len(output)))
     return Step(Attention(), torch.randn(batch, 4, 16), loss, torch.randn(batch, 16), torch.optim.SGD)
 
+class Odd(torch.nn.Module):  # calls other modules with one row
+    def __init__(self):
+        super().__init__()
+        self.first, self.alone, self.together = (torch.nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x):
+        return (self.alone if len(x) == 1 else self.together)(self.first(x))
+
+def odd(batch=4):
+    x, y = torch.randn(batch, 64), torch.randn(batch, 64)
+    return Step(Odd(), x, lambda output, y: (output @ y.T).sum(), y, torch.optim.SGD)
+
 class Body(torch.nn.Module):  # before each layer, it computes something from its inputs, and from a parameter
     def __init__(self):
         super().__init__()
@@ -201,6 +213,12 @@ def test_batches_of_one_row_may_have_other_operations(target: str) -> None:
     one, several = (found.steps.problem(rows).graph for rows in (1, 3))
     assert one.n < several.n
     assert found.notes[-1].startswith("note: the step compares rows"), "and its loss compares them"
+
+
+def test_batches_with_other_parts_are_left_out(target: str) -> None:
+    found = plan(target.replace(":make", ":odd"), FAST, batch=4)
+    assert found.steps.parts_for(1) is None
+    assert Planner(found.steps, 4).sizes(4) == [4, 2]
 
 
 def test_parts_begin_with_calls_of_modules(model: Model) -> None:
