@@ -236,12 +236,18 @@ def together(verdicts: list[str]) -> tuple[str, str]:
     """
     found, total = Counter(verdicts), len(verdicts)
     assert total
-    some = f"in {found['holds']} of {total} rows" if total > 1 else ""
+    some = _rows_text(verdicts) if total > 1 else ""
     if found["holds"] == total:
         return "holds", some
     if found["holds"]:
         return "partly", some
     return ("contradicted" if 2 * found["reversed"] > total else "open"), some
+
+
+def _rows_text(verdicts: list[str]) -> str:
+    found = Counter(verdicts)
+    text = f"in {found['holds']} of {len(verdicts)} rows"
+    return f"{text}, {found['reversed']} reversed" if found["reversed"] else text
 
 
 def _judged(paper: Paper, claim: Claim) -> Judged:
@@ -377,7 +383,7 @@ class _Comparing:
     def _seeds_texts(self) -> dict[str, str]:
         by_machine = _grouped(self._each(), lambda found: _machine(found[0][1]))
         return {
-            machine: f"in {sum(all(kept) for _, kept, _ in found)} of {len(found)} rows"
+            machine: _rows_text([_verdict_of_seeds(kept) for _, kept, _ in found])
             if len(found) > _MANY
             else "; ".join(f"{self._name(row)} {values}" for row, _, values in found)
             for machine, found in by_machine.items()
@@ -390,8 +396,7 @@ class _Comparing:
         texts = {}
         for machine, pairs in by_machine.items():
             if self.comparison.all_of or len(pairs) > _MANY:
-                of = [verdict for _, verdict in verdicts[machine]]
-                texts[machine] = f"in {of.count('holds')} of {len(of)} rows"
+                texts[machine] = _rows_text([verdict for _, verdict in verdicts[machine]])
             else:
                 of = [f"{self._name(p.row)} {self._pair_text(p)}" for p in pairs]
                 texts[machine] = ", ".join(

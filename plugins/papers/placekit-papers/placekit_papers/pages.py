@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from math import isnan
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def search_table() -> list[str]:
     for name, method in LEARNED:
         found = beside_search(name, method)
         counts = [str(found[verdict]) for verdict in ("holds", "reversed", "open")]
-        seconds = [f"{x:.1f}" for x in _median_seconds(name, method)]
+        seconds = ["–" if isnan(x) else f"{x:.1f}" for x in _median_seconds(name, method)]
         lines.append(f"| {' | '.join([name, method, *counts, *seconds])} |")
     return lines
 
@@ -68,7 +69,7 @@ def _median_seconds(name: str, method: str) -> list[float]:
     return [float(np.median([r.seconds for p in places for r in rows[(*p, m)]])) for m in ("portfolio", method)]
 
 
-_RIVALS = ("heft", "etf", "search, one second")
+_RIVALS = ("single_gpu", "heft", "etf", "search, one second")
 
 
 def unseen_table() -> list[str]:

@@ -18,7 +18,8 @@ from placekit_papers.statistics import EQUAL, change_text, judge, mean_text
 LEARNED = (
     ("mirhoseini_table2", "seq2seq"), ("mirhoseini_table2", "post"), ("post_table1", "post"), ("placeto_table1", "seq2seq"),
     ("placeto_table1", "placeto"), ("doppler_table2", "doppler"), ("doppler_table2_fifo", "doppler"),
-    ("doppler_table9", "doppler"), ("doppler_table9", "post"),
+    ("doppler_table2", "placeto"), ("doppler_table2", "gdp"),
+    ("doppler_system", "I, II, III"), ("doppler_table9", "doppler"), ("doppler_table9", "post"),
 )  # fmt: skip
 """CSVs with runs of a learned method and of the default search, with as many evaluations."""
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

@@ -1,4 +1,4 @@
-"""The networks of SEL and PLC in plain torch (Yao et al. 2026, sections 5.2 and 5.3; sizes as in the authors' code).
+"""The networks of SEL and PLC in plain torch (Yao et al. 2026, sections 5.2 and 5.3).
 
 Both pass messages over the graph with networks of their own. Shapes: k operations, e edges, D devices; `size` numbers of an
 embedding. LeakyReLU is between all layers.
