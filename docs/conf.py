@@ -55,6 +55,7 @@ suppress_warnings = ["ref.python"]  # a public name may be reached by two paths
 PLUGINS = sorted(ROOT.glob("plugins/*/*/README.md"))
 CARDS = {p: [*p.parent.glob("*/pretrained/README.md")] for p in PLUGINS}  # of trained policies that a plugin ships
 PAGES = {
+    ROOT / "plugins" / "README.md": DOCS / "_pages" / "plugins.md",  # whose text is that of `plugin_index`
     **{path: DOCS / "_pages" / "plugins" / f"{path.parent.name}.md" for path in PLUGINS},
     **{c: DOCS / "_pages" / "plugins" / f"{path.parent.name}-pretrained.md" for path in PLUGINS for c in CARDS[path]},
     **{path: DOCS / "_pages" / f"{path.stem.lower()}.md" for path in (ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md")},
