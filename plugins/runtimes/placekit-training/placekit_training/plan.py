@@ -138,7 +138,7 @@ class TrainingPlan:
             "links": 1 - self.steps.on(free_links(self.cluster)).outcome(best.strategy).step_s / best.step_s,
             "launches": 1 - self.steps.on(free_launches(self.cluster)).outcome(best.strategy).step_s / best.step_s,
         }
-        parts = [f"{what} that take no time would save {max(share, 0.0):.0%}" for what, share in saved.items()]
+        parts = [f"instant {what} would save {max(share, 0.0):.0%}" for what, share in saved.items()]
         return [
             f"what binds: {self.cluster.device_names[d]} computes during {busy[d] / best.step_s:.0%} of the step;"
             f" {', '.join(parts)}",
