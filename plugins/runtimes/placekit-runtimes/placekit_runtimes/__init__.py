@@ -194,7 +194,7 @@ def _device_map(result: Result, whole: Collection[str] = ()) -> dict[str, int | 
     `placekit apply` simulates the map, too: whether it fits, and what it costs.
     """
     from placekit_runtimes.accelerate.device_map import device_map
-    from placekit_runtimes.apply import warn_of
+    from placekit_runtimes.interface import warn_of
 
     if result.placement is None:
         raise PlacementError("this result has no placement that fits", "its notes say why")

@@ -41,10 +41,9 @@ from placekit_core.run.config import RunConfig
 from placekit_core.run.run_directory import PLACEMENT, RESULT, load_summary
 from placekit_runtimes import runtime, runtimes
 from placekit_runtimes.accelerate import Accelerate
-from placekit_runtimes.interface import Conflict, Runtime, RuntimeCost, RuntimeMap, lacking_memory, memory_text
+from placekit_runtimes.interface import Runtime, RuntimeCost, RuntimeMap, lacking_memory, memory_text, warn_of
 
 OWN_MAP = "accelerate's own map"
-_SHOWN = 3  # number of modules that a warning names
 _WORSE = 1e-3  # a map that is slower by a smaller share counts as equally fast
 _JSON = "`--format json` prints the placement as it was found"
 
@@ -214,35 +213,6 @@ def _json(folder: Path) -> str:
     run, program = _found(folder)[1:]
     value = {"objective": run.objective, "simulated": run.simulated, "value_s": program.value_s}
     return json.dumps({**read_placement(folder / PLACEMENT).model_dump(exclude_unset=True), **value}, indent=1)
-
-
-def warn_of(name: str, made: RuntimeMap) -> None:
-    """Warn of what a map cannot express, and of what else its runtime's rules note."""
-    _warn_of_conflicts(name, made)
-    for note in made.notes:
-        warnings.warn(note, stacklevel=1)
-
-
-def _warn_of_conflicts(name: str, made: RuntimeMap) -> None:
-    conflicts = made.conflicts
-    if not conflicts:
-        return
-    shown = ", ".join(map(_conflict, conflicts[:_SHOWN]))
-    more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
-    number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
-    splits = all(c.elsewhere < 1 for c in conflicts)
-    title = f"a {name}" if name in ("device_map", "pipeline") else name
-    what = f"the placement splits {number}, which {title} cannot" if splits else f"{title} moves {number}"
-    warnings.warn(
-        f"{what}: {percent(made.elsewhere)} of the step's time moves to other devices ({shown}{more})",
-        stacklevel=1,
-    )
-
-
-def _conflict(conflict: Conflict) -> str:
-    device = f"GPU {conflict.device}" if isinstance(conflict.device, int) else conflict.device
-    module = repr(conflict.module) if conflict.module else "the network"
-    return f"{percent(conflict.elsewhere)} of {module} to {device}"
 
 
 def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:

@@ -5,6 +5,7 @@ A runtime is one module with an instance of `Runtime`, which an entry point in t
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from placekit_runtimes.options import RuleOptions
 
 DeviceName = int | str
 """A device as a runtime names it: the number of a GPU, or `cpu`."""
+_SHOWN = 3  # number of modules that a warning names
 _NO_WORK = 1e-15  # seconds counted for operations without work, so that they break ties only
 _UNLIMITED_BYTES = 2**50  # larger memories are shown as unlimited
 
@@ -208,3 +210,32 @@ def listed(names: Sequence[str], limit: int = 3) -> str:
     """The first names, quoted, and how many more there are."""
     shown = ", ".join(map(repr, names[:limit]))
     return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
+
+
+def warn_of(name: str, made: RuntimeMap) -> None:
+    """Warn of what a map cannot express, and of what else its runtime's rules note."""
+    _warn_of_conflicts(name, made)
+    for note in made.notes:
+        warnings.warn(note, stacklevel=1)
+
+
+def _warn_of_conflicts(name: str, made: RuntimeMap) -> None:
+    conflicts = made.conflicts
+    if not conflicts:
+        return
+    shown = ", ".join(map(_conflict, conflicts[:_SHOWN]))
+    more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+    number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
+    splits = all(c.elsewhere < 1 for c in conflicts)
+    title = f"a {name}" if name in ("device_map", "pipeline") else name
+    what = f"the placement splits {number}, which {title} cannot" if splits else f"{title} moves {number}"
+    warnings.warn(
+        f"{what}: {units.percent(made.elsewhere)} of the step's time moves to other devices ({shown}{more})",
+        stacklevel=1,
+    )
+
+
+def _conflict(conflict: Conflict) -> str:
+    device = f"GPU {conflict.device}" if isinstance(conflict.device, int) else conflict.device
+    module = repr(conflict.module) if conflict.module else "the network"
+    return f"{units.percent(conflict.elsewhere)} of {module} to {device}"

@@ -236,4 +236,6 @@ def test_a_runtime_of_another_package(
     assert "zzrt" in placekit("apply", "--help").out
     move(run, r"h\.1", "gpu:1")
     done = placekit("apply", "run", "--format", "vllm")
-    assert re.search(r"consecutive layers, .*\n  `--format device_map", done.err), "broken ones are not in the way"
+    assert re.search(r"consecutive layers on each device.*\n  `--format device_map", done.err), (
+        "broken ones are not in the way"
+    )

@@ -300,7 +300,7 @@ def test_vllm_takes_its_share_of_the_memory() -> None:
     own = search(DENSE, "rtx4090", "vllm")
     assert evaluate_line._row(read("vllm serve m"), own).works
     row = evaluate_line._row(read("vllm serve m --gpu-memory-utilization 0.1"), own)
-    assert row.error.startswith("lacks")
+    assert row.error.startswith("does not fit, ")
     assert row.memory is not None
     assert row.memory.free[0] == pytest.approx(
         0.1 * own.question.cluster.kinds["rtx4090"].memory_bytes - row.memory.used[0]
