@@ -1,7 +1,7 @@
 """Builds the source archive and the wheel of every distribution of this repository: `python .ci/dist.py FOLDER`.
 
-Each archive holds the repository's LICENSE, and of the other files those that git tracks. Wheels are built from the unpacked
-source archives, as packagers do, so that neither lacks a file.
+Each archive has the repository's LICENSE, and only files that git tracks. Wheels are built from the unpacked source archives, as
+packagers do, so that neither lacks a file.
 """
 
 from __future__ import annotations

@@ -101,17 +101,16 @@ def predicted(row: Published, profiles: Path) -> list[Outcome]:
 
 
 SAILOR_NOTES = """\
-What Sailor's files leave open, as seen when they were first compared; the figures here are not computed anew:
+What Sailor's files leave open:
 
-- Whether layers were recomputed. On the RTX nodes (`mit`), three plans fit recomputation (errors of 4 to 9%) and
-  three fit none (4 to 6%). Choosing for each plan after the fact gives a median of 5% and a worst error of 9%.
+- Whether layers were recomputed. On the RTX nodes (`mit`), three plans fit better with recomputation, and three
+  without. To choose for each plan after the fact would prove nothing.
 - The speed of the network, which was read from the same rows: 1 Gb/s gives the time in which four replicas averaged
   their gradients.
 - On the GH200 nodes (`clariden`), at one row per micro-batch and four GPUs, the profile of a layer is slower than
   that of two GPUs, and than the runs.
-- GPT-Neo's profile is a copy of OPT-350's, with 26 layers instead of 34. Two plans contradict each other:
-  `GPT-NEO/N4_D4` lists 26 layers, and its seconds are those that `OPT-350/N4_D4` has for averaging gradients.
-- Memory: only the two plans on two RTX nodes are within 10%, with recomputation: 3.8 of 4.1 GB, and 5.4 of 5.9 GB.
+- GPT-Neo's profile is a copy of OPT-350's, with fewer layers than the model. Two plans contradict each other:
+  `GPT-NEO/N4_D4` lists the layers of the profile, and its seconds for averaging gradients are those of `OPT-350/N4_D4`.
 """
 FITTED = vtrain.Parameters(1.0, 0.33, 0.81, 51e-6)
 """As `benchmarks/vtrain.py` fits them on rows with two stages and without replicas (results/vtrain.md)."""

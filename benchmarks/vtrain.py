@@ -39,22 +39,20 @@ What the rates are: `matmul` is a fraction of 312 TFLOP/s, `memory` of 2.039 TB/
 the vocabulary of 50,257, whose rows do not begin at multiples of 16 bytes. `launch` is the host's time per operation
 (Python, autograd, checkpointing); longer operations hide it.
 
-What these figures are worth, as seen when they were first computed; those in this list are not computed anew:
+What these figures are worth:
 
 - Times of single runs would not follow a formula to the last digit. So the file was put together from fewer
   measurements, or by a program. Every pair of hidden size and micro-batch has rows in both halves, so one half says
   little about the other.
 - The terms of the model were chosen with all rows in view; only the rates are fitted on half of them.
-- The output layer is slow: beyond the layers, the last stage takes about 4 ms per sequence and 1024 of hidden size,
-  because its products run at a quarter of the tensor cores' peak. A vocabulary padded to 50,304, as in Megatron-LM,
-  would not be unaligned, but fits less well.
-- Recomputation is in doubt. The configurations say that layers repeat their forward pass. At hidden size 2048 and a
-  micro-batch of 8, a layer takes 16.3 ms; the products of forward, repeated forward and backward pass alone take 11.5
-  ms at the peak. So the fit takes all of the peak, which no A100 reaches.
-- Not modelled: the sum of the two embeddings' gradients (at most 0.7 ms per step on this machine), launching the
-  optimiser's kernels for many tensors at once (here one launch per tensor), and gradient accumulation.
-- Not known: which A100 (40 or 80 GB), its clock, and the versions of CUDA and PyTorch. The fitted memory bandwidth
-  does not tell: it is 1.65 TB/s, which only the 80 GB card has, or 1.24 TB/s without recomputation.
+- The output layer is slow: its products run at a fraction of the tensor cores' peak. A vocabulary padded to a multiple
+  of 64, as in Megatron-LM, would not be unaligned, but fits less well.
+- Recomputation is in doubt. The configurations say that layers repeat their forward pass, but then the fit takes all of
+  the peak, which no A100 reaches.
+- Not modelled: the sum of the two embeddings' gradients, launching the optimiser's kernels for many tensors at once
+  (here one launch per tensor), and gradient accumulation.
+- Not known: which A100 (40 or 80 GB), its clock, and the versions of CUDA and PyTorch. The fitted memory bandwidth does
+  not tell, because it depends on whether layers were recomputed.
 """
 KNEE = 0.03  # up to this relative error, the fit counts squares; beyond, rather distances
 Floats = NDArray[np.float64]

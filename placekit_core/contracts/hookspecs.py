@@ -170,7 +170,7 @@ def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
 def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
     """A batch of `program` was evaluated; `row` is the new row of its history, `directory` the folder of its files.
 
-    The columns of `row` are those of history.csv. The time that this hook takes counts as the run's.
+    `row` has the columns of history.csv. The time of this hook is part of the run's seconds.
 
     Example::
 

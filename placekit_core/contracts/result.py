@@ -265,7 +265,7 @@ class Result:
         summary: the numbers, with seed, budget, versions and configuration: the content of result.json.
         programs: each program's placement and its measurements.
         run_dir: the folder of the files; None if none were asked for.
-        methods: further methods, from plugins, by name: `result.device_map()` calls `methods["device_map"](result)`.
+        methods: further methods, from plugins, by name; `result.NAME(...)` calls `methods["NAME"](result, ...)`.
     """
 
     summary: Summary

@@ -10,7 +10,7 @@ import numpy as np
 
 from placekit_core import ConfigError
 from placekit_papers.claims import MACHINES, NAMES, VERDICTS, Verdict, count, judged, load_paper
-from placekit_papers.runs import family_pair, recorded
+from placekit_papers.runs import family_pair, family_seconds, recorded
 from placekit_papers.statistics import change_text
 from placekit_papers.texts import LEARNED, beside_search, fill
 
@@ -73,13 +73,16 @@ _RIVALS = ("single_gpu", "heft", "etf", "search, one second")
 
 
 def unseen_table() -> list[str]:
-    """By how much one placement of a trained `placeto` differs from other methods on unseen graphs, as a table in Markdown."""
+    """By how much one placement of a trained `placeto` differs from other methods on unseen graphs, and how long both take."""
     families = [name for name, _ in load_paper("placeto").rows["families"]]
     names = load_paper("placeto").names
     lines = ["| beside | " + " | ".join(names[f] for f in families) + " |", "|---" + "|---:" * len(families) + "|"]
     for rival in _RIVALS:
         cells = [change_text(*family_pair(f, "placeto zero-shot", rival)) for f in families]
         lines.append(f"| {rival} | {' | '.join(cells)} |")
+    for method in ("placeto zero-shot", "heft"):
+        medians = [f"{np.median(family_seconds(f, method)):.2g} s" for f in families]
+        lines.append(f"| median time to place a graph, {method} | {' | '.join(medians)} |")
     return lines
 
 

@@ -231,6 +231,11 @@ def family_pair(name: str, first: str, second: str) -> tuple[Seconds, Seconds]:
     return {seed: a for seed, (a, _) in means.items()}, {seed: b for seed, (_, b) in means.items()}
 
 
+def family_seconds(name: str, method: str) -> list[float]:
+    """How long a method took for each graph and seed."""
+    return [float(row["seconds"]) for row in _rows(name) if row["method"] == method]
+
+
 @functools.cache
 def over_best_in_training(policy: str) -> Seconds:
     """By seed, the mean time of placements in unseen orders of the groups, over the best time found in training."""

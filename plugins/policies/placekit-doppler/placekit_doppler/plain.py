@@ -135,7 +135,7 @@ class State:
         return may, features
 
     def _transfers(self, op: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """[D] seconds of transfers: those that a candidate needs on each device, and those that its readers save there."""
+        """[D] seconds of the transfers that a candidate needs on each device, and that its readers save there."""
         graph, routes, s = self.problem.graph, self.problem.cluster.routes, self.scheduler
         home = s.group_device[self.problem.grouping.group_of[graph.tensor_producer]]  # [t]; -1 if it has no device yet
         there = (home[:, None] == np.arange(self.problem.cluster.size)) | (s.arrival_s >= 0)  # [t, D]
