@@ -207,6 +207,7 @@ def test_an_edit_of_anything_imports_again(edit: str, slow: SimpleNamespace, mon
     assert slow.hit, "the new graph is kept"
 
 
+@pytest.mark.slow
 def test_options_folders_and_interpreters_have_graphs_of_their_own(
     slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +360,7 @@ def test_warnings_come_again(slow: SimpleNamespace) -> None:
     assert shown == [["its tokens are guessed"]] * 2
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_imported_again(slow: SimpleNamespace) -> None:
     [first] = slow.load()
     [path] = imports.kept()
@@ -407,6 +409,7 @@ def test_objects_in_sys_path_harm_nothing(slow: SimpleNamespace, monkeypatch: py
     assert slow.hit
 
 
+@pytest.mark.slow
 def test_the_oldest_are_removed_beyond_the_limit(slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in range(4):
         slow.load(size=size)

@@ -308,6 +308,7 @@ def test_a_trained_policy_is_kept_and_placed_without_training(tmp_path: Path) ->
     assert not (tmp_path / "again" / "policy.json").exists(), "nothing was learned"
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_trained_policy(tmp_path: Path) -> None:
     first = run(configure("softmax", budget={"evaluations": 3000}), tmp_path / "run").summary
     loaded: dict[str, Any] = {"policy": "softmax", "checkpoint": str(tmp_path / "run" / "policy.safetensors")}

@@ -31,6 +31,7 @@ def problem(devices: int = 2, memory_bytes: int | None = None) -> tuple[Problem,
     return Problem.of(program.graph, cluster, Grouping.colocated(program.graph)), program.executable
 
 
+@pytest.mark.slow
 class TestCPU(BackendContract):
     clock_s = 1e-3
 

@@ -110,6 +110,7 @@ def same(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [adam])
 def test_a_hundred_steps_equal_plain_torch_to_the_bit(optimizer: Make) -> None:
     plain, module = net(), net()

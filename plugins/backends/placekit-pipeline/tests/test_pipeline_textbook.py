@@ -316,6 +316,7 @@ def test_checkpointing_needs_layers() -> None:
         Pipeline(checkpointing="block").open(problem)
 
 
+@pytest.mark.slow
 def test_a_schedule_of_many_micro_batches_takes_little_space() -> None:
     session = Pipeline(schedule="gpipe", microbatches=4096).open(network(4, 4))
     found = session.schedule(network(4, 4).placement(np.arange(4, dtype=np.int16)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from kit_tools import catches, changed, outcome, own_checks, skipped, writable
 from numpy.random import Generator
 from numpy.typing import NDArray
@@ -303,6 +304,7 @@ class Optimal(PolicyContract):
     finds_optimum = True
 
 
+@pytest.mark.slow
 def test_passes_for_right_policies(tmp_path: Path) -> None:
     for policy in (Climb, Compiled):
         assert skipped(Optimal, CHECKS, policy, tmp_path) == set()

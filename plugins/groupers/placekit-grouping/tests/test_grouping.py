@@ -59,7 +59,7 @@ def common_types(graph: Graph, members: Any) -> set[str]:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.sampled_from(GROUPERS), st.sampled_from([None, 1, 3, 8]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_training_step(seed: int, n: int, which: Any, limit: int | None) -> None:
     graph = random_step(np.random.default_rng(seed), n)
     options = which[1] | ({} if limit is None else {"max_groups": limit})

@@ -135,6 +135,7 @@ def test_a_decoded_token_costs_two_operations_per_weight_and_attention(load: Any
     assert expected <= graph.flops.sum() <= 1.02 * expected
 
 
+@pytest.mark.slow
 def test_a_sliding_window_is_all_that_its_layer_keeps(load: Any) -> None:
     graph = load(GEMMA, mode="decode", context=32).graph
     assert [b // (2 * 8 * 2) for b in named(graph, "key_cache").values()] == [4, 32]
@@ -142,6 +143,7 @@ def test_a_sliding_window_is_all_that_its_layer_keeps(load: Any) -> None:
     assert [b // (2 * 8 * 2) for b in named(short, "key_cache").values()] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "kept"),
     [
@@ -164,6 +166,7 @@ def test_code_that_reads_values_on_the_way_to_a_cache(load: Any, mode: str) -> N
     assert set(named(graph, "_cache").values()) == {2 * 8 * 12 * 4}
 
 
+@pytest.mark.slow
 def test_the_graph_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     """Gemma 3 makes its masks in the order of a set of strings."""
     (tmp_path / "config.json").write_text(json.dumps(GEMMA_AND_IMAGES))
@@ -494,6 +497,7 @@ def test_a_step_with_an_image_computes_what_transformers_does(
     torch.testing.assert_close(next(iter(results.values())), expected)
 
 
+@pytest.mark.slow
 def test_a_decoded_token_reads_the_image_in_the_cache(load: Any) -> None:
     text, seen = (load(LLAVA, mode="decode", context=60, **more).graph for more in ({}, {"image": 56}))
     assert text.fingerprint == seen.fingerprint
@@ -518,6 +522,7 @@ def test_tiles_of_an_image_are_those_of_the_configuration(load: Any) -> None:
     assert named(graph, "pixel_values") == {"input.pixel_values": 3 * 3 * 16 * 16 * 4}
 
 
+@pytest.mark.slow
 def test_a_decoder_behind_an_encoder_of_images(load: Any) -> None:
     """As TrOCR, whose images have the size of its encoder."""
     gpt = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 31, "n_positions": 12}
@@ -567,6 +572,7 @@ def test_known_models_have_their_parameters_and_arithmetic(
     assert float(graph.flops[vision].sum()) == pytest.approx(flops, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_training_step_with_an_image_trains_its_encoder(load: Any) -> None:
     graph = load(QWEN, mode="train", context=40, image=56).graph
     backward = {m for m, phase in zip(graph.module, graph.phase, strict=True) if phase == PHASES.index("backward")}
@@ -601,9 +607,11 @@ SEGFORMER = {
     ("config", "shapes"),
     [
         (CLIP, {"input_ids": (2, 12), "pixel_values": (2, 3, 16, 16)}),  # each text is compared with each image
-        (SPEECH, {"input_values": (2, 160_000), "labels": (2, 64)}),
-        (LONG_T5, {"input_ids": (2, 24), "attention_mask": (2, 24), "labels": (2, 24)}),
-        (SEGFORMER, {"pixel_values": (2, 3, 224, 224), "labels": (2, 224, 224)}),
+        pytest.param(SPEECH, {"input_values": (2, 160_000), "labels": (2, 64)}, marks=pytest.mark.slow),
+        pytest.param(
+            LONG_T5, {"input_ids": (2, 24), "attention_mask": (2, 24), "labels": (2, 24)}, marks=pytest.mark.slow
+        ),
+        pytest.param(SEGFORMER, {"pixel_values": (2, 3, 224, 224), "labels": (2, 224, 224)}, marks=pytest.mark.slow),
     ],
     ids=["clip", "ctc", "longt5", "segmentation"],
 )

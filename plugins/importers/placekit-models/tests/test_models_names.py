@@ -266,6 +266,7 @@ SDXL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_unet_that_takes_the_whole_prompt_and_sizes(tmp_path: Path) -> None:
     pytest.importorskip("diffusers")
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DConditionModel", **SDXL}))
@@ -305,6 +306,7 @@ COG = {"num_layers": 1, "num_attention_heads": 2, "attention_head_dim": 16, "tex
        "sample_height": 8, "sample_width": 12}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "config", "shapes"),
     [

@@ -107,6 +107,7 @@ def test_a_tower_beside_the_model_is_found(tmp_path: Path) -> None:
         load(checkpoint=str(tmp_path), images=1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*left out")
 def test_a_folder_of_safetensors_has_its_tower(tmp_path: Path) -> None:
     dense = {k: v for k, v in CONFIG.items() if "expert" not in k} | {"model_type": "qwen2_5_vl"}
@@ -150,6 +151,7 @@ def test_towers_that_do_not_fit_are_one_error(files: dict[str, Path], tmp_path: 
         fails("has no token for an image", mmproj=str(tmp_path / "bad.gguf"))
 
 
+@pytest.mark.slow
 def test_damaged_headers_are_one_error_or_none(files: dict[str, Path], tmp_path: Path) -> None:
     chance, path = random.Random(0), tmp_path / "mmproj.gguf"
     data = files["gemma3"].read_bytes()[:30_000]

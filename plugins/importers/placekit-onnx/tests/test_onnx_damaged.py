@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from numpy.random import Generator
@@ -87,5 +88,6 @@ def check(good: bytes, cases: int, seed: int, folder: Path) -> None:
     check_damaged(load, good, folder / "damaged.onnx", damage, cases=cases, seed=seed)
 
 
+@pytest.mark.slow
 def test_some_damaged_models(rich: bytes, tmp_path: Path) -> None:
     check(rich, 300, 1, tmp_path)

@@ -44,13 +44,14 @@ def traced(network: str, optimizer: str | None = None) -> tuple[str, Any, str]:
     return program.graph.fingerprint, program.graph.attributes, repr(program.executable._lowered.code)
 
 
-@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["lstm", "odd"]))
+@pytest.mark.parametrize("network", mostly_slow(NETWORKS, ["odd"]))
 def test_graph_and_code_are_those_of_torch(network: str, long_ways: Callable[[], None]) -> None:
     short = traced(network)
     long_ways()
     assert traced(network) == short
 
 
+@pytest.mark.slow
 def test_an_update_repeated_for_other_shapes_is_the_traced_one(long_ways: Callable[[], None]) -> None:
     short = {optimizer: traced("mlp", optimizer) for optimizer in OPTIMIZERS}
     long_ways()

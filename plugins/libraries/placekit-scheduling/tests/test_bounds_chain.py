@@ -191,6 +191,7 @@ def fastest(problem: Problem, backends: list[Any]) -> float:
     return best
 
 
+@pytest.mark.slow
 def test_no_placement_that_fits_is_faster() -> None:
     """All placements of small problems, streamed and not."""
     pytest.importorskip("placekit_sim")

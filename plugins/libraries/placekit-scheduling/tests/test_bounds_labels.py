@@ -176,6 +176,7 @@ def check_schedules(problem: Problem, rng: np.random.Generator, prefetch: int | 
     return int((head > plain[0] * (1 + 1e-6)).sum() + (tail > plain[1] * (1 + 1e-6)).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 160), marks=[pytest.mark.slow, pytest.mark.long])])
 def test_heads_tails_and_pairs_hold_in_schedules(seeds: range) -> None:
     """With each bound of an operation, not only with that of the makespan: random placements, on all machines."""

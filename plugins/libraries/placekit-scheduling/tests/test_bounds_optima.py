@@ -10,6 +10,7 @@ from schedule_problems import small_problem
 from placekit_core import Placements, Problem, installed
 
 
+@pytest.mark.slow
 def test_no_placement_that_fits_is_faster() -> None:
     """All placements of small problems, under several priorities, on both simulators and streaming; the bounds come close."""
     pytest.importorskip("placekit_sim")

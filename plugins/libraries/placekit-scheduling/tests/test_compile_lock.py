@@ -63,6 +63,7 @@ def test_a_process_waits_for_another_and_loads_what_it_compiled(tmp_path: Path) 
     assert second.communicate("go\n", timeout=60)[0] == "loaded\n"
 
 
+@pytest.mark.slow
 def test_if_the_first_is_killed_the_next_compiles(tmp_path: Path) -> None:
     first = start(tmp_path)
     assert line(first) == "compiling"
@@ -73,6 +74,7 @@ def test_if_the_first_is_killed_the_next_compiles(tmp_path: Path) -> None:
     assert second.communicate("go\n", timeout=60)[0].splitlines() == ["compiling", "compiled"]
 
 
+@pytest.mark.slow
 def test_another_installation_does_not_wait(tmp_path: Path) -> None:
     shutil.copytree(Path(compile_lock.__file__).parent, tmp_path / "other" / "placekit_scheduling")
     first, second = start(tmp_path), start(tmp_path, path=str(tmp_path / "other"))

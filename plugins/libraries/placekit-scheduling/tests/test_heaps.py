@@ -7,6 +7,7 @@ import itertools
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pytest
 from numba import njit, typeof
 from numpy.typing import NDArray
 from placekit_scheduling.fields import builder_of, copier_of, fields, lay_out, numba_type, row_of, unpacked
@@ -174,6 +175,7 @@ def _total(m: Any, start: int) -> float:
 first = unpacked(LAYOUT, _helper, name="first")
 
 
+@pytest.mark.slow
 def test_a_function_of_all_fields_and_its_variants() -> None:
     """A variant in which flags are known gives what the function gives that reads them, and has no more arguments."""
     for double, loud in ((False, False), (True, False), (False, True)):

@@ -104,6 +104,7 @@ def run_by_definition(scheduler: ListScheduler, rule: Any) -> None:
         scheduler.place(int(op), int(device))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from(RULES))
 @settings(max_examples=150, deadline=None)
 def test_rules_by_definition(seed: int, rule: Any) -> None:

@@ -34,6 +34,7 @@ def test_steps_are_judged_as_they_were_drawn() -> None:
         np.testing.assert_allclose(policy.log_prob(problem, found), found.log_prob, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_gradients_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = fakes.mixed()
     policy = shaken(problem)

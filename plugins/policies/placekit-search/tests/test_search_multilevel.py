@@ -111,6 +111,7 @@ def test_a_few_evaluations_are_enough(budget: int) -> None:
     assert task.evaluate.best is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_is_large")
 def test_resumes_to_the_last_bit() -> None:
     problem, _ = planted(20)
@@ -177,6 +178,7 @@ def test_keeps_devices_and_colocation() -> None:
     problem.check(found.placement.batch())
 
 
+@pytest.mark.slow
 def test_too_few_seconds_for_levels_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the seconds are too few for the levels, one list schedule must do."""
     problem, _ = planted(1050)

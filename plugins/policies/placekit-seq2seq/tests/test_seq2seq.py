@@ -14,7 +14,6 @@ from placekit_learn.policy_gradient import Reinforce
 from placekit_seq2seq.features import Features
 from placekit_seq2seq.seq2seq import Seq2Seq
 from placekit_testing import fakes
-from placekit_testing.speed import mostly_slow
 
 from placekit_core import BudgetExhausted, CostTable, GraphBuilder, Grouping, LearnablePolicy, PlacekitError, Problem
 
@@ -107,7 +106,8 @@ class TestFeatures:
 
 
 class TestLearning:
-    @pytest.mark.parametrize("aligned", mostly_slow([True, False], [True]))
+    @pytest.mark.slow
+    @pytest.mark.parametrize("aligned", [True, False])
     def test_finds_the_optimum(self, aligned: bool) -> None:
         problem = unequal_chain()
         policy = built(problem, aligned=aligned)

@@ -109,6 +109,7 @@ def test_what_does_not_fit_is_an_error_with_bytes(placekit: Run, run: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_the_way_out_of_a_format_is_another_one_that_works(
     placekit: Run, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ class TestThePlan:
         assert beside.best.memory is not None
         assert beside.best.memory.weights.sum() == pytest.approx(beside.question.checkpoint.bytes + matrix)
 
+    @pytest.mark.slow
     def test_the_same_plan_twice(self, model: Any) -> None:
         first, again = (
             plan(model(EXPERTS, num_hidden_layers=30), f"{FAST} + {SLOW} + {HOST}", weights="q8_0", **USE)

@@ -59,6 +59,7 @@ def test_servers_run_for_all_devices_that_the_names_count() -> None:
     assert "--rpc BOX:50052,BOX:50053" in text
 
 
+@pytest.mark.slow
 def test_many_gpus_are_tried_if_they_have_room() -> None:
     """Two GPUs without room for a model of eight are not tried, and experts go to the CPU only."""
     found = plan(EXPERTS, "8x rtx3060 + 64GB ddr5-5600", weights="mxfp4_moe", runtime="llamacpp")
@@ -99,6 +100,7 @@ def test_prompts_do_not_overlap_beside_the_cpu() -> None:
     assert {(number, overlap) for number, overlap, _ in steps.prompts} >= {(2, False), (2, True)}
 
 
+@pytest.mark.slow
 def test_the_first_gpu_computes_what_is_in_host_memory() -> None:
     """llama.cpp copies weights to its first device, wherever their layer is."""
     found = plan(EXPERTS, "rtx4090 + rtx3060 + 64GB ddr5-5600", weights="mxfp4_moe", runtime="llamacpp")

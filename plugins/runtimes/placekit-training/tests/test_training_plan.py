@@ -208,6 +208,7 @@ def test_pairs_of_rows_are_not_interpolated(target: str) -> None:
     assert pairs.program(6).graph.flops.tolist() == imported(target.replace(":make", ":pairs"), 6).flops.tolist()
 
 
+@pytest.mark.slow
 def test_batches_of_one_row_may_have_other_operations(target: str) -> None:
     found = plan(target.replace(":make", ":attention"), f"{FAST} + {SLOW}", batch=3)
     one, several = (found.steps.problem(rows).graph for rows in (1, 3))
@@ -363,6 +364,7 @@ def test_folders_of_profiles_are_plans_of_training(profile: str) -> None:
     assert not takes(str(Path(profile).parent.parent))
 
 
+@pytest.mark.slow
 def test_a_cpu_beside_gpus_runs_no_stage(target: str) -> None:
     found = plan(target, f"{FAST} + {SLOW} + 64GB ddr5-5600", batch=BATCH)
     used = [row.outcome.peak_bytes[2] for row in found.rows if row.outcome is not None and row.family != "operations"]
@@ -632,6 +634,7 @@ def test_the_command(target: str, placekit: Run) -> None:
     assert "recommended: " in done.out
 
 
+@pytest.mark.slow
 def test_scripts_are_not_written_over_edited_ones(target: str, tmp_path: Path) -> None:
     found = plan(target, FAST, batch=4)
     assert write_scripts(found, tmp_path) == write_scripts(found, tmp_path)
