@@ -165,7 +165,8 @@ def test_the_examples_of_hooks_are_implementations() -> None:
 def check_example(name: str, example: str) -> None:
     """The example in the docstring of a hook is registered as an implementation of it."""
     plugin = ModuleType("example")
-    plugin.__dict__.update({n: getattr(placekit_core, n) for n in ("Cluster", "Component", "ErrorBand", "hookimpl")})
+    names = ("Cluster", "Component", "ErrorBand", "Export", "hookimpl")
+    plugin.__dict__.update({n: getattr(placekit_core, n) for n in names})
     plugin.__dict__.update(os=os, sys=sys, GreedyOptions=placekit_core.Options)
     exec(example, plugin.__dict__)
     registry = discover([])

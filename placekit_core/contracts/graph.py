@@ -105,7 +105,8 @@ class Graph:
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
         columns: extra columns with n rows, saved with the graph.
         attributes: JSON values about the graph as a whole; not part of the fingerprint. `work` is what one step computes, as in
-            `[32, "samples"]`: reports show it per second.
+            `[32, "samples"]`: reports show it per second, and beside it `context`, the tokens of a sequence, and the bytes of the
+            operations that `cache` names, which hold keys and values.
     """
 
     name: str

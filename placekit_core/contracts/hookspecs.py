@@ -19,8 +19,9 @@ from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from placekit_core.contracts.cluster import Cluster
+    from placekit_core.contracts.placement import Placement
     from placekit_core.contracts.problem import Problem
-    from placekit_core.contracts.result import ErrorBand, Result
+    from placekit_core.contracts.result import ErrorBand, Export, Result
 
 
 hookspec = pluggy.HookspecMarker("placekit")
@@ -282,6 +283,19 @@ def placekit_error_band(problem: Problem, devices: Sequence[int]) -> ErrorBand |
             if problem.graph.attributes.get("mode") == "my_mode" and len(devices) == 1:
                 return ErrorBand(kind="my measurements, one GPU", rows=40, error=0.08)
             return None
+    """
+
+
+@hookspec
+def placekit_exports(problem: Problem, placement: Placement) -> Sequence[Export]:
+    """Return a placement in the forms that other programs take, for the page of a run; leave out what cannot express it.
+
+    Example::
+
+        @hookimpl
+        def placekit_exports(problem, placement):
+            devices = [problem.cluster.device_names[d] for d in problem.expand(placement.device)]
+            return [Export("a list of devices", "list", "\\n".join(devices), placement)]
     """
 
 

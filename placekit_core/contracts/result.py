@@ -138,6 +138,25 @@ class ErrorBand(FileModel):
         return f"nine of ten predictions like this are {band}"
 
 
+@dataclass(frozen=True, eq=False)
+class Export:
+    """A placement in the form that another program takes: the hook `placekit_exports`.
+
+    Attributes:
+        title: the program, such as `vLLM`.
+        name: the form, as `placekit apply --format` calls it.
+        text: what a user copies.
+        placement: what `text` describes; it can differ from the placement that was written.
+        notes: sentences for the user, without a full stop.
+    """
+
+    title: str
+    name: str
+    text: str
+    placement: Placement
+    notes: Sequence[str] = ()
+
+
 class ProgramSummary(Found):
     """What was found for one program.
 

@@ -378,6 +378,7 @@ class _Program:
             layer.caches["cache"] = self.source(
                 f"{layer.name}cache", kept * self.use.batch, "buffer", _around(layer, "attn")
             )
+            self.b.attributes["cache"].append(f"{layer.name}cache")
         if layer.recurrent:
             kept = (c.state + c.convolution) * 4
             layer.caches["state"] = self.source(
@@ -496,10 +497,11 @@ def decoder(name: str, shape: Shape, use: Use) -> Graph:
 
 
 def program(name: str, checkpoint: Checkpoint, use: Use) -> Graph:
-    """The graph of a decoder. Its attributes say what it is: `program` is `decoder`, `mode`, `batch`, `context` and `work`."""
+    """The graph of a decoder. Its attributes: `program` is `decoder`, `mode`, `batch`, `context`, `work` and `cache`."""
     b = GraphBuilder(name)
     work = [use.batch if use.mode == "decode" else use.tokens, "tokens"]
     b.attributes = {"program": "decoder", "mode": use.mode, "batch": use.batch, "context": use.context, "work": work}
+    b.attributes["cache"] = []
     return _Program(checkpoint, use, b).build(list(_passes(use)))
 
 

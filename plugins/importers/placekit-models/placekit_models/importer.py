@@ -63,6 +63,9 @@ class ModelImporter(Importer):
         attributes = {**graph.attributes, "mode": found.mode}
         if not own or o.batch != 1:  # otherwise the function chooses its batch
             attributes["work"] = [o.batch, "tokens" if found.mode == "decode" else "samples"]
+        if found.context:
+            kept = [name for name in graph.op_name if name.endswith(("key_cache", "value_cache"))]
+            attributes |= {"context": found.context, "cache": kept}
         if found.mode == "decode":  # runtimes record the step of a token once, and run it as a graph
             attributes["launching"] = "graph"
         return dataclasses.replace(program, graph=graph.replace(attributes=attributes))

@@ -375,7 +375,7 @@ def network(asked: Asked, source: str) -> Network:
     name = asked.name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
     if name.strip(".") in ("", "config.json"):  # a folder relative to the current one
         name = Path(asked.name.removesuffix("config.json")).resolve().name
-    return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)))
+    return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)), context=model.context)
 
 
 def _config(data: dict[str, Any], asked: Asked) -> Any:

@@ -20,6 +20,7 @@ class Network:
         make: builds it as a `placekit_torch.Step`.
         routing: for a mixture of experts, the number of experts, and how many of them a token chooses.
         path: folder of the user's code that `make` runs, if any.
+        context: tokens per sequence; 0 without text.
     """
 
     name: str
@@ -27,3 +28,4 @@ class Network:
     make: Callable[[], Any]
     routing: tuple[int, int] | None = None
     path: Path | None = None
+    context: int = 0

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from placekit_core import (
     Backend,
     Baseline,
+    Export,
+    Graph,
     Problem,
     ProgramResult,
     ProgramSummary,
@@ -58,11 +60,13 @@ class Part:
         found: what the run found for it.
         simulation: simulates other placements and machines; None if there is no simulator.
         recorded: the schedule was measured.
+        exports: the placement in the forms that other programs take.
     """
 
     found: ProgramResult
     simulation: Simulation | None = None
     recorded: bool = False
+    exports: Sequence[Export] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +150,8 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
         "objective": summary.objective,
         "unit": summary.unit,
         **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
-        "rate": _rate(found.problem, own.value_s) if summary.objective == "makespan" else "",
+        "rate": _rate(found.problem.graph, own.value_s) if summary.objective == "makespan" else "",
+        "exports": _exports(part, own.unit),
         "error": own.error,
         "notes": [*own.notes, *([own.error] if own.error else [])],
         "headroom": _headroom(found.problem, own),
@@ -169,15 +174,36 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
     return page
 
 
-def _rate(problem: Problem, value_s: float | None) -> str:
+def _rate(graph: Graph, value_s: float | None) -> str:
     """What is computed per second, such as `134 tokens/s`; empty if the graph does not say what a step computes."""
-    match problem.graph.attributes.get("work"):
+    match graph.attributes.get("work"):
         case [int() | float() as count, str() as what] if value_s and count > 0:
             pass
         case _:
             return ""
     per_s = count / value_s
-    return f"{per_s:.3g} {what}/s" if per_s < 1000 else f"{per_s:,.0f} {what}/s"
+    rate = f"{per_s:.3g} {what}/s" if per_s < 1000 else f"{per_s:,.0f} {what}/s"
+    match graph.attributes.get("context"):
+        case int() as context if context > 0:
+            return f"{rate} with a context of {context:,} tokens"
+    return rate
+
+
+def _exports(part: Part, unit: str) -> list[dict[str, str]]:
+    """The forms of the placement that run and fit, each with its value beside that of the placement."""
+    own, found = part.found, []
+    for export in part.exports:
+        notes = [*export.notes]
+        if part.simulation is not None and own.placement is not None:
+            evaluate, room = part.simulation.session.evaluate, own.problem.cluster.memory_bytes
+            made, placed = evaluate(export.placement.batch()), evaluate(own.placement.batch())
+            if not np.isfinite(made.value_s[0]) or (made.peak_bytes[0] > room).any():
+                continue
+            notes.insert(
+                0, f"simulated {compared(float(made.value_s[0]), float(placed.value_s[0]), None, unit)} the placement"
+            )
+        found.append({"title": export.title, "name": export.name, "text": export.text, "note": "; ".join(notes)})
+    return found
 
 
 def _of_another(part: Part, summary: Summary) -> list[str]:
@@ -227,19 +253,17 @@ def _change(problem: Problem, change: Change) -> dict[str, Any]:
     moves, resources, names = change.moves, change.resources, problem.cluster.device_names
     return {
         "utilisation": {"name": list(change.utilisation.name), "share": change.utilisation.share},
-        "binding": {"name": change.binding.name, "share": change.binding.share, "text": change.binding.text},
+        "binds": change.binds,
         "moves": {
             "group": [group_name(problem, g) for g in moves.group] if moves else [],
             "from": [names[d] for d in moves.source] if moves else [],
             "to": [names[d] for d in moves.target] if moves else [],
             "value_s": list(moves.value_s) if moves else [],
-            "gain": moves.gain if moves else [],
             "text": moves.text if moves else "",
         },
         "resources": {
             "name": list(resources.name) if resources else [],
             "value_s": list(resources.value_s) if resources else [],
-            "gain": resources.gain if resources else [],
         },
         "now_s": change.value_s,
         "reason": change.reason,
@@ -271,7 +295,7 @@ def this_run(own: ProgramSummary, baseline: Baseline) -> str:
 
 
 DEVICES = (
-    "name", "kind", "memory_bytes", "peak_bytes", "compute_s", "busy", "operations", "bytes_in", "bytes_out",
+    "name", "kind", "memory_bytes", "peak_bytes", "cache_bytes", "compute_s", "busy", "operations", "bytes_in", "bytes_out",
 )  # fmt: skip
 
 
@@ -285,6 +309,10 @@ def _devices(found: ProgramResult) -> dict[str, Any]:
         "memory_bytes": cluster.memory_bytes.astype(np.int64),
         "peak_bytes": [own.peak_bytes.get(name) for name in names],
     }
+    if found.placement is not None and (cache := found.problem.graph.attributes.get("cache")):
+        graph, names = found.problem.graph, {*cache}
+        held = np.asarray([name in names for name in graph.op_name]) * graph.persistent_bytes
+        data["cache_bytes"] = np.bincount(found.problem.expand(found.placement.device), held, minlength=size)
     if schedule is None:
         return data
     used = device_usage(found.problem, schedule)

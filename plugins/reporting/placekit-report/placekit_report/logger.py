@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from placekit_core import Backend, PlacekitError, Problem, Registry, Result, write_atomically
+from placekit_core import Backend, Export, PlacekitError, Problem, ProgramResult, Registry, Result, write_atomically
+from placekit_core.run.failures import optional, warn
 from placekit_report.document import TIMELINES, Part, Run, Simulation, document, shown
 from placekit_report.page import render
 from placekit_report.trace import TRACE, write_trace
@@ -39,13 +40,23 @@ def run_of(run_dir: Path, result: Result, registry: Registry, stack: contextlib.
     config, parts, drawn = summary.config, list[Part](), 0
     backend = build_simulator(config, summary.simulated, registry)
     for p in result.programs:
-        simulation = None
+        simulation, exports = None, list[Export]()
         if p.schedule is not None and drawn < TIMELINES:
             drawn += 1
             simulation = open_simulation(backend, p.problem, stack)
+            exports = exports_of(p, registry)
         measured = not summary.simulated and p.schedule is not None
-        parts.append(Part(p, simulation, measured))
+        parts.append(Part(p, simulation, measured, exports))
     return Run(shown(run_dir), summary, parts)
+
+
+def exports_of(program: ProgramResult, registry: Registry) -> list[Export]:
+    """The placement in the forms that other programs take; a plugin that fails is a warning."""
+    found = list[Export]()
+    with optional(warn, "the page shows no exports of the placement"):
+        hook = registry.manager.hook.placekit_exports
+        found += [e for own in hook(problem=program.problem, placement=program.placement) for e in own]
+    return found
 
 
 def build_simulator(config: Mapping[str, Any], simulated: bool, registry: Registry) -> Backend | None:

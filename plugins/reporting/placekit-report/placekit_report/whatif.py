@@ -6,8 +6,8 @@ clock, so that equal runs have equal reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,48 +41,36 @@ class Utilisation:
 
 
 @dataclass(frozen=True, eq=False)
-class Binding:
-    """The part that takes most of the critical path, and its share of it."""
-
-    name: str
-    share: float
-    text: str
-
-
-@dataclass(frozen=True, eq=False)
 class Moves:
     """The single moves with the lowest values, best first: the group, its device, and the best device to move it to.
 
-    `gain` is the share of the present value that a move saves; `text` summarises all moves that were tried. Moves that do
-    not fit into a device's memory are left out.
+    `text` summarises all moves that were tried. Moves that do not fit into a device's memory are left out.
     """
 
     group: NDArray[np.int64]
     source: NDArray[np.int64]
     target: NDArray[np.int64]
     value_s: NDArray[np.float64]
-    gain: NDArray[np.float64]
     text: str
 
 
 @dataclass(frozen=True, eq=False)
 class Resources:
-    """Values of the same placement on machines with more of one resource, best first; `gain` as in `Moves`."""
+    """Values of the same placement on machines with more of one resource, best first."""
 
     name: tuple[str, ...]
     value_s: NDArray[np.float64]
-    gain: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
     """What would change a placement. Without a simulation, `moves` and `resources` are None, and `reason` says why.
 
-    `value_s` is the present simulated value, to which gains are relative.
+    `binds` says what takes the time; `value_s` is the present simulated value.
     """
 
     utilisation: Utilisation
-    binding: Binding
+    binds: str
     moves: Moves | None = None
     resources: Resources | None = None
     value_s: float | None = None
@@ -101,7 +89,8 @@ def what_would_change(
 
     `session` is open on `problem`; `backend`, its backend, opens machines with more of a resource.
     """
-    used, binds = utilisation(problem, schedule), binding(problem, causes)
+    used = utilisation(problem, schedule)
+    binds = what_binds(problem, used, causes)
     if backend is None or session is None or not backend.simulated:
         return Change(
             used, binds, reason="single moves and other machines are not looked at: nothing simulates this run"
@@ -113,12 +102,12 @@ def what_would_change(
             used, binds, reason="single moves and other machines are not looked at: the placement has no value"
         )
     critical_s, transfers = _critical_s(problem, schedule, causes), len(schedule.transfer_tensor)
-    tried = _Tried(problem, placement, critical_s, transfers, session, value_s)
+    moves = _moves(problem, placement, session, value_s, critical_s, transfers)
     resources = _resources(problem, placement, backend, value_s)
     resources.sort(key=lambda row: (row[1], row[0]))
     values = np.asarray([value for _, value in resources], np.float64)
-    more = Resources(tuple(name for name, _ in resources), values, _gain(values, value_s))
-    return Change(used, binds, tried.moves(), more, value_s)
+    more = Resources(tuple(name for name, _ in resources), values)
+    return Change(used, binds, moves, more, value_s)
 
 
 def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
@@ -144,17 +133,20 @@ def utilisation(problem: Problem, schedule: Schedule) -> Utilisation:
     return Utilisation(tuple(name for name, _ in rows), share)
 
 
-def binding(problem: Problem, causes: Causes) -> Binding:
-    """The largest part of the critical path."""
+def what_binds(problem: Problem, used: Utilisation, causes: Causes) -> str:
+    """What is in use the longest, and the largest part of the critical path, in words."""
     if not causes.part_name:
-        return Binding("", 0.0, "nothing takes time")
+        return "nothing takes time"
+    most = int(used.share.argmax())
+    does = "computes" if most < problem.cluster.size else "sends"
+    busy = f"{used.name[most]} {does} during {units.percent(float(used.share[most]))} of the step"
     name, share = causes.part_name[0], float(causes.part_s[0] / causes.part_s.sum())
     what = {
         BY_THE_HOST: "launching operations, one after the other, by the host,",
         LAUNCHES: "launching operations",
         WAITING: "waiting, such as for the host that launches operations,",
     }.get(name, f"the {_way(problem, name)} {name}" if " -> " in name else name)
-    return Binding(name, share, f"{what} takes {units.percent(share)} of the critical path")
+    return f"{busy}; {what} takes {units.percent(share)} of the critical path"
 
 
 def _way(problem: Problem, pair: str) -> str:
@@ -164,59 +156,32 @@ def _way(problem: Problem, pair: str) -> str:
     return "link" if {pair, f"{a} <-> {b}", f"{b} <-> {a}"} & channels else "route"
 
 
-class _Tried:
-    """The single moves that were simulated: [t] groups, the devices that they would move to, values, and [t, D] peaks.
-
-    `critical_s`: [g] see `_critical_s`; groups with most of it are tried first. `transfers`: their number now.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        placement: Placement,
-        critical_s: NDArray[np.float64],
-        transfers: int,
-        session: Session,
-        value_s: float,
-    ) -> None:
-        self.problem, self.placement, self.value_s, self.on_path = problem, placement, value_s, critical_s.any()
-        device, graph = placement.device, problem.graph
-        self.possible = int(problem.allowed.sum()) - problem.g
-        count = min(MOST, self.possible, max(LEAST, WORK // max(graph.n + graph.e + transfers, 1)))
-        size = problem.cluster.size
-        others = ((g, d) for g in _by_weight(problem, placement, critical_s) for d in range(size) if d != device[g])
-        chosen = list(_first(count, ((g, d) for g, d in others if problem.allowed[g, d])))
-        self.group = np.asarray([g for g, _ in chosen], np.int64)
-        self.target = np.asarray([d for _, d in chosen], np.int64)
-        rows = np.repeat(device[None], len(chosen), axis=0)
-        rows[np.arange(len(chosen)), self.group] = self.target
-        order = placement.priority
-        found = session.evaluate(
-            Placements(rows, None if order is None else np.repeat(order[None], len(chosen), axis=0))
-        )
-        self.values = np.where(np.isfinite(found.value_s), found.value_s, np.inf)
-        self.peak_bytes = found.peak_bytes
-
-    def moves(self) -> Moves:
-        """The best of them."""
-        fit = (self.peak_bytes <= self.problem.cluster.memory_bytes).all(axis=1) & np.isfinite(self.values)
-        fits = np.flatnonzero(fit)
-        fits = fits[np.argsort(self.values[fits], kind="stable")]
-        best = fits[np.sort(np.unique(self.group[fits], return_index=True)[1])[:BEST]]
-        tried, better = len(self.group), int((self.values[fits] < self.value_s * (1 - ROUNDING)).sum())
-        text = f"{better or 'none'} of {tried} single moves that were simulated would be better"
-        if tried < self.possible:
-            first = "those on the critical path" if self.on_path else "groups with most seconds"
-            text += f"; {self.possible} are possible, and {first} came first"
-        values, group = self.values[best], self.group[best]
-        return Moves(
-            group=group,
-            source=self.placement.device[group].astype(np.int64),
-            target=self.target[best],
-            value_s=values,
-            gain=_gain(values, self.value_s),
-            text=text,
-        )
+def _moves(
+    problem: Problem, placement: Placement, session: Session, value_s: float, critical_s: NDArray[np.float64], transfers: int
+) -> Moves:  # fmt: skip
+    """Simulate single moves, groups with most seconds on the critical path first; `transfers` is their number now."""
+    device, graph = placement.device, problem.graph
+    possible = int(problem.allowed.sum()) - problem.g
+    count = min(MOST, possible, max(LEAST, WORK // max(graph.n + graph.e + transfers, 1)))
+    size = problem.cluster.size
+    others = ((g, d) for g in _by_weight(problem, placement, critical_s) for d in range(size) if d != device[g])
+    chosen = list(islice(((g, d) for g, d in others if problem.allowed[g, d]), count))
+    group, target = (np.asarray([move[i] for move in chosen], np.int64) for i in (0, 1))
+    rows = np.repeat(device[None], len(chosen), axis=0)
+    rows[np.arange(len(chosen)), group] = target
+    order = placement.priority
+    found = session.evaluate(Placements(rows, None if order is None else np.repeat(order[None], len(chosen), axis=0)))
+    values = np.where(np.isfinite(found.value_s), found.value_s, np.inf)
+    fits = np.flatnonzero((found.peak_bytes <= problem.cluster.memory_bytes).all(axis=1) & np.isfinite(values))
+    fits = fits[np.argsort(values[fits], kind="stable")]
+    best = fits[np.sort(np.unique(group[fits], return_index=True)[1])[:BEST]]
+    better = int((values[fits] < value_s * (1 - ROUNDING)).sum())
+    text = f"{better or 'none'} of {len(group)} single moves that were simulated would be better"
+    if len(group) < possible:
+        first = "those on the critical path" if critical_s.any() else "groups with most seconds"
+        text += f"; {possible} are possible, and {first} came first"
+    source = device[group[best]].astype(np.int64)
+    return Moves(group=group[best], source=source, target=target[best], value_s=values[best], text=text)
 
 
 def _critical_s(problem: Problem, schedule: Schedule, causes: Causes) -> NDArray[np.float64]:
@@ -245,11 +210,6 @@ def _by_weight(problem: Problem, placement: Placement, critical_s: NDArray[np.fl
     return [int(i) for i in order[problem.allowed.sum(axis=1)[order] > 1]]
 
 
-def _first(count: int, rows: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    for _, row in zip(range(count), rows, strict=False):
-        yield row
-
-
 def _resources(problem: Problem, placement: Placement, backend: Backend, value_s: float) -> list[tuple[str, float]]:
     """Name and value for each machine with more of one resource.
 
@@ -271,10 +231,6 @@ def _resources(problem: Problem, placement: Placement, backend: Backend, value_s
         if np.isfinite(value):
             rows.append((resource.name, value))
     return rows
-
-
-def _gain(values: NDArray[np.float64], value_s: float) -> NDArray[np.float64]:
-    return 1.0 - values / value_s if value_s > 0 else np.zeros(len(values))
 
 
 def _spaced(channel: str) -> str:

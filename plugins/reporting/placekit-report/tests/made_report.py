@@ -18,6 +18,7 @@ KERNELS = (
     "aten.gelu",
     "aten.t",
 )
+DEVICE_MAP = "{\n" + ",\n".join(f' "model.layers.{i}": {i // 20}' for i in range(40)) + "\n}"
 HOSTILE = "</script><img src=x onerror=alert(1)>&\"'"
 """The name of a layer in every report: it must be shown as it is."""
 
@@ -67,8 +68,11 @@ def program(name: str, events: int, devices: int, rng: Generator) -> dict[str, A
                       "this_run": ["41.0% faster than it", "12.0% faster than it", ""],
                       "note": ["the best single device", "", "each device holds the whole network"]},
         "devices": {"name": names, "kind": [n.partition(":")[0] for n in names], "memory_bytes": capacity, "peak_bytes": peaks,
+                    "cache_bytes": [2**30] * devices,
                     "compute_s": compute, "busy": [c / end for c in compute], "operations": [int((track == d).sum())
                     for d in range(devices)], "bytes_in": [7 * 2**20] * devices, "bytes_out": [7 * 2**20] * devices},
+        "exports": [{"title": "accelerate", "name": "device_map", "text": DEVICE_MAP, "note": "as fast as the placement"},
+                    {"title": "vLLM", "name": "vllm", "text": "VLLM_PP_LAYER_PARTITION=15,33", "note": HOSTILE}],
         "timeline": time, "modules": modules(layers, devices, end, rng), "cut": cut(names, layers),
         "search": curve(0, end, rng), "change": change(names, end),
     }  # fmt: skip
@@ -181,10 +185,11 @@ def change(names: list[str], end: float) -> dict[str, Any]:
     moves = [(f"layers.{i}", names[0], names[-1], end * f) for i, f in enumerate((0.97, 0.985, 0.99, 1.02, 1.1))]
     twice = [(f"{n} computes 2x as fast", end * 0.8) for n in names] + [("all links 2x as fast", end * 0.92)]
     return {
-        "utilisation": {"name": names, "share": [0.9 - 0.1 * i for i in range(len(names))]},
-        "binding": {"name": names[0], "share": 0.61, "text": "its computing is most of the critical path"},
+        "utilisation": {"name": [*names, "rtx4090:0 -> rtx3090:0", "rtx3090:0 -> rtx4090:0"],
+                        "share": [*(0.9 - 0.1 * i for i in range(len(names))), 0.2, 1e-5]},
+        "binds": f"{names[0]} computes during 90.0% of the step; computing on it takes 61.0% of the critical path",
         "moves": {"group": [m[0] for m in moves], "from": [m[1] for m in moves], "to": [m[2] for m in moves],
-                  "value_s": [m[3] for m in moves], "gain": [1 - m[3] / end for m in moves]},
-        "resources": {"name": [t[0] for t in twice], "value_s": [t[1] for t in twice], "gain": [1 - t[1] / end for t in twice]},
+                  "value_s": [m[3] for m in moves]},
+        "resources": {"name": [t[0] for t in twice], "value_s": [t[1] for t in twice]},
         "now_s": end, "reason": "",
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from headless_chromium import Browser, chromium
-from made_report import HOSTILE, report
+from made_report import DEVICE_MAP, HOSTILE, report
 from placekit_report.page import render
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium")
@@ -169,6 +169,20 @@ class TestTimeline:
         self.focus()
         self.key("Escape")
         assert self.selected() == -1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clipboard", ["{ writeText: async (text) => (window.copied = text) }", "undefined"])
+def test_a_key_copies_a_device_map(browser: Browser, page: Page, clipboard: str) -> None:
+    """By the clipboard of the browser or, where a page has none, by selecting it."""
+    opened(browser, page(events=60, programs=3))
+    browser.evaluate(f"Object.defineProperty(navigator, 'clipboard', {{ value: {clipboard} }}) && 0")
+    browser.evaluate("addEventListener('copy', () => (window.copied = getSelection().toString())), 0")
+    browser.evaluate("document.querySelector('button.copy').focus()")
+    browser.key("Enter")
+    browser.settle()
+    assert browser.evaluate("document.querySelector('button.copy').textContent") == "Copied"
+    assert browser.evaluate("window.copied") == DEVICE_MAP
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from made_report import HOSTILE, report
+from made_report import DEVICE_MAP, HOSTILE, report
 from placekit_report.page import render
 from placekit_report.page.page import scripts, sha256, styles
 from placekit_report.page.search_chart import search_chart
@@ -123,10 +123,10 @@ def test_what_is_missing_is_said() -> None:
 def test_a_path_that_does_not_set_the_value_is_no_lead() -> None:
     data = report(events=50)
     [program] = data["run"]["programs"]
-    assert "critical path. Of the resources" in read(render(data)).text
+    assert "critical path. What helps most" in read(render(data)).text
     program["objective"] = "throughput"
     text = read(render(data)).text
-    assert "Of the resources" not in text
+    assert "What binds" not in text
     assert "time per micro-batch" in text
 
 
@@ -135,9 +135,32 @@ def test_what_binds_is_told_with_what_gives_the_most() -> None:
     [program] = data["run"]["programs"]
     resources = program["change"]["resources"]
     text = read(render(data)).text
-    assert f"Of the resources below, one gives the most: {resources['name'][0]} (−20.0%)." in text
+    assert "What binds: rtx4090:0 computes during 90.0% of the step; " in text
+    assert f"What helps most: {resources['name'][0]} (−20.0%)." in text
     resources["value_s"] = [program["value_s"]] * len(resources["name"])
     assert "More of a single resource makes it no faster." in read(render(data)).text
+
+
+def test_rows_that_do_not_matter_are_left_out() -> None:
+    data = report(events=50)
+    parts = data["run"]["programs"][0]["timeline"]["critical_parts"]
+    parts["name"].append("hardly anything")
+    parts["seconds"].append(1e-5 * sum(parts["seconds"]))
+    text = read(render(data)).text
+    assert "hardly anything" not in text
+    assert "rtx4090:0 -> rtx3090:020.0%" in text
+    assert "rtx3090:0 -> rtx4090:0" not in text, "a link that hardly sends"
+
+
+def test_exports_are_text_to_copy() -> None:
+    page = render(report(events=50))
+    found = read(page)
+    assert f"{DEVICE_MAP}as fast as the placement" in found.text
+    assert found.names.count("pre") == 2
+    assert page.count('<button type="button" class="copy" hidden') == 2, "without scripts, a button would do nothing"
+    data = report(events=50)
+    data["run"]["programs"][0]["exports"] = []
+    assert "Use this placement" not in read(render(data)).text
 
 
 def test_changes_are_relative_to_what_is_simulated_now() -> None:

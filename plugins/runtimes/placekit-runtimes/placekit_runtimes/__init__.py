@@ -18,7 +18,7 @@ from placekit_core import Command, ConfigError, PlacementError, PluginError, Pol
 from placekit_runtimes import options
 
 if TYPE_CHECKING:
-    from placekit_core import Result
+    from placekit_core import Export, Placement, Problem, Result
     from placekit_runtimes.accelerate.device_map import device_map as device_map
     from placekit_runtimes.accelerate.dispatch import dispatch as dispatch
     from placekit_runtimes.interface import Runtime as Runtime
@@ -201,6 +201,14 @@ def _device_map(result: Result, whole: Collection[str] = ()) -> dict[str, int | 
     made = device_map(result.problem, result.placement, whole)
     warn_of("device_map", made)
     return dict(made.devices)
+
+
+@hookimpl
+def placekit_exports(problem: Problem, placement: Placement) -> list[Export]:
+    """The placement for each runtime that can express it."""
+    from placekit_runtimes.exports import exports
+
+    return exports(problem, placement)
 
 
 @hookimpl

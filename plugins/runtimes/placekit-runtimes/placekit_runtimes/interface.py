@@ -124,12 +124,14 @@ class Runtime(ABC):
         title: name of the runtime for messages.
         versions: public sources, with releases or commits, that the module was checked against.
         default_rule: how the runtime divides a network by default; None if it leaves that to users.
+        runs: what people run with it, `inference` or `training` or both: pages of such runs show its map.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     versions: ClassVar[tuple[str, ...]]
     default_rule: ClassVar[type[Rule] | None] = None
+    runs: ClassVar[tuple[str, ...]] = ("inference", "training")
 
     def rule(self, problem: Problem) -> Placement:
         """The placement that the runtime itself would choose. Raises NotApplicable if it chooses none."""
@@ -214,25 +216,23 @@ def listed(names: Sequence[str], limit: int = 3) -> str:
 
 def warn_of(name: str, made: RuntimeMap) -> None:
     """Warn of what a map cannot express, and of what else its runtime's rules note."""
-    _warn_of_conflicts(name, made)
-    for note in made.notes:
+    for note in notes_of(name, made):
         warnings.warn(note, stacklevel=1)
 
 
-def _warn_of_conflicts(name: str, made: RuntimeMap) -> None:
+def notes_of(name: str, made: RuntimeMap) -> list[str]:
+    """What a map cannot express, and what else its runtime's rules note."""
     conflicts = made.conflicts
     if not conflicts:
-        return
+        return [*made.notes]
     shown = ", ".join(map(_conflict, conflicts[:_SHOWN]))
     more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
     number = "a module" if len(conflicts) == 1 else f"{len(conflicts)} modules"
     splits = all(c.elsewhere < 1 for c in conflicts)
     title = f"a {name}" if name in ("device_map", "pipeline") else name
     what = f"the placement splits {number}, which {title} cannot" if splits else f"{title} moves {number}"
-    warnings.warn(
-        f"{what}: {units.percent(made.elsewhere)} of the step's time moves to other devices ({shown}{more})",
-        stacklevel=1,
-    )
+    moved = f"{what}: {units.percent(made.elsewhere)} of the step's time moves to other devices ({shown}{more})"
+    return [moved, *made.notes]
 
 
 def _conflict(conflict: Conflict) -> str:

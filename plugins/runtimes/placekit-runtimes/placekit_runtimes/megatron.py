@@ -16,6 +16,7 @@ class Megatron(Runtime):
     name = "megatron"
     title = "Megatron-LM"
     versions = ("NVIDIA/Megatron-LM at 00caa53",)
+    runs = ("training",)
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
         """The layout: stages between `|`, with a `t` for each layer, the embedding `E` first and the loss `L` last.

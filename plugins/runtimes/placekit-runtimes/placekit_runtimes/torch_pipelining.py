@@ -43,6 +43,7 @@ class TorchPipelining(Runtime):
     name = "pipeline"
     title = "torch.distributed.pipelining"
     versions = ("PyTorch 2.13",)
+    runs = ("training",)
 
     def write(self, problem: Problem, placement: Placement) -> Pipeline:
         """The stages of a placement that is a chain, and their `split_spec`, as JSON; see `pipeline`."""

@@ -67,6 +67,7 @@ class Torchtitan(Runtime):
     title = "torchtitan"
     versions = ("pytorch/torchtitan at 02ef790 (stages) and 15e2431 (configuration)",)
     default_rule = TorchtitanWeights
+    runs = ("training",)
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
         """Lines for a function that makes a configuration, `config`: the ranks, and the modules of each stage.

@@ -12,12 +12,23 @@ import numpy as np
 import pytest
 from placekit_layers import sequence
 from placekit_runtimes import runtime, runtimes
+from placekit_runtimes.exports import exports
 from placekit_runtimes.interface import RuntimeMap
 from placekit_runtimes.layers import device_numbers
 from placekit_runtimes.vllm import VllmEven
 from placekit_testing import fakes
 
-from placekit_core import Cluster, ConfigError, Graph, GraphBuilder, NotApplicable, Placement, PlacementError, Problem
+from placekit_core import (
+    Cluster,
+    ConfigError,
+    Export,
+    Graph,
+    GraphBuilder,
+    NotApplicable,
+    Placement,
+    PlacementError,
+    Problem,
+)
 
 LAYERS = 7
 BEFORE, AFTER = 2, 2  # blocks before and after the layers
@@ -374,3 +385,32 @@ def test_what_a_runtime_says_of_itself() -> None:
         runtime("megatron").rule(problem)
     with pytest.raises(ConfigError, match="no runtime named 'vlm'\n  did you mean 'vllm'"):
         runtime("vlm")
+
+
+def exported(layers: list[int], graph: Graph, **attributes: object) -> list[Export]:
+    """The exports of a decoder with these layers, as an importer of PyTorch modules marks it."""
+    return exports(*placed(layers, graph=graph.replace(attributes={"torch": "2", **attributes})))
+
+
+@pytest.mark.parametrize(
+    ("train", "names"),
+    [(False, ["device_map", "exo", "llamacpp", "vllm"]), (True, ["device_map", "megatron", "pipeline", "torchtitan"])],
+)
+def test_a_step_has_the_forms_of_its_runtimes(train: bool, names: list[str]) -> None:
+    problem, placement = placed([0, 0, 1, 1, 1, 2, 2])
+    found = exported([0, 0, 1, 1, 1, 2, 2], decoder(train=train))
+    assert [e.name for e in found] == names
+    assert "run by accelerate: " in found[0].notes[0]
+    if not train:
+        assert found[-1].text == "VLLM_PP_LAYER_PARTITION=2,3,2"
+        assert found[-1].placement.device.tolist() == placement.device.tolist()
+        assert problem.graph.fingerprint == found[-1].placement.graph
+
+
+def test_a_zigzag_is_left_to_those_that_can_express_it() -> None:
+    assert [e.name for e in exported([0, 1, 0, 1, 0, 1, 0], decoder())] == ["device_map"]
+
+
+def test_one_device_and_graphs_without_modules_have_no_exports() -> None:
+    assert exported([1] * 7, decoder()) == []
+    assert exports(*placed([0, 0, 0, 1, 1, 1, 1])) == []

@@ -22,4 +22,21 @@ if (articles.length > 1) {
   articles[0].before(element("p", { class: "tools" }, element("label", {}, "Program ", select)));
 }
 if (articles.length) choose(articles[0]);
+
+// Copy the text beside a button; where the browser refuses, select it.
+document.querySelectorAll("button.copy").forEach((button) => {
+  const text = button.closest("div").querySelector("pre");
+  const tell = (copied) => {
+    button.textContent = copied ? "Copied" : "Selected: press Ctrl+C";
+    setTimeout(() => (button.textContent = "Copy"), 4000);
+  };
+  const select = () => {
+    getSelection().selectAllChildren(text);
+    tell(document.execCommand("copy"));
+  };
+  button.hidden = false;
+  button.addEventListener("click", () =>
+    navigator.clipboard ? navigator.clipboard.writeText(text.textContent).then(() => tell(true), select) : select());
+});
+
 window.placekit = { data: DATA, timelines };

@@ -35,6 +35,11 @@ def breakable(name: str) -> Markup:
     return Markup(re.sub(r"(?<=[_.])(?=\w)", "<wbr>", escape(name)))
 
 
+def prose(sentence: str) -> Markup:
+    """A sentence in which `text` between backticks is code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence)))
+
+
 def tag(name: str, *children: Child, **attributes: Any) -> Markup:
     """An element. In names of attributes `_` is `-`, and one at the end is left out; True has no value, None is left out."""
     given = "".join(
@@ -74,14 +79,6 @@ def percent(value: float | None) -> Markup:
 
 def count(value: float | None) -> Markup:
     return number(value, "" if value is None else f"{value:,.0f}")
-
-
-def signed(share: float) -> Markup:
-    """A change as a percentage with its sign, so that the colour is not needed."""
-    shown = f"{100 * abs(share):.1f}%"
-    if shown == "0.0%":
-        return tag("span", "±", shown, class_="soft")
-    return tag("span", "+" if share > 0 else "−", shown, class_="worse" if share > 0 else "better")
 
 
 def bar(share: float, colour: str = "bar") -> Markup:

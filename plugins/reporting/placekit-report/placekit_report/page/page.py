@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from placekit_report.page import sections, tree
-from placekit_report.page.markup import Child, Markup, quantity, table, tag, text
+from placekit_report.page.markup import Child, Markup, prose, quantity, table, tag, text
 from placekit_report.page.sections import Data, outcome
 
 FOLDER = Path(__file__).parent
@@ -114,6 +114,7 @@ def program(data: Data, number: int, run_notes: list[str], several: bool) -> Mar
     notes = dict.fromkeys([*run_notes, *data["notes"]])
     titled = {
         "Baselines": sections.baselines(data),
+        "Use this placement": sections.exports(data),
         "Timeline": timeline(data),
         "Devices": sections.devices(data),
         "Critical path": sections.critical(data),
@@ -125,7 +126,8 @@ def program(data: Data, number: int, run_notes: list[str], several: bool) -> Mar
     parts: list[Child] = [
         tag("h2", data["program"]) if several else None,
         sections.numbers(data),
-        tag("ul", [tag("li", note) for note in notes], class_="notes") if notes else None,
+        sections.binds(data),
+        tag("ul", [tag("li", prose(note)) for note in notes], class_="notes") if notes else None,
         [section(title, part) for title, part in titled.items() if part is not None],
     ]
     return tag("article", parts, data_program=data["program"], data_number=number)

@@ -35,7 +35,7 @@ def search_chart(searches: Sequence[Any], bound: float | None, unit: str) -> Mar
         parts.append(tag("line", x1=LEFT, x2=WIDTH, y1=y(value), y2=y(value), class_="grid"))
         parts.append(tag("text", units.format_value(value, unit), x=LEFT - 8, y=y(value), class_="end"))
     for count in ticks(0, last):
-        parts.append(tag("text", f"{count:,.0f}", x=x(count), y=HEIGHT - 4, class_="middle"))
+        parts.append(tag("text", f"{count:,.0f}", x=x(count), y=HEIGHT - 9, class_="middle"))
     for i, curve in reversed(list(enumerate(curves))):
         points = [f"{x(at)},{y(value)}" for at, value in _steps(curve, last)]
         label = tag("title", searches[i]["label"])
@@ -46,7 +46,8 @@ def search_chart(searches: Sequence[Any], bound: float | None, unit: str) -> Mar
     about = "The best value against the number of evaluations"
     svg = tag("svg", parts, viewBox=f"0 0 {WIDTH} {HEIGHT}", class_="chart", role="img", aria_label=about)
     names = [tag("span", tag("i", class_=f"d c{i % 9}"), s["label"]) for i, s in enumerate(searches)]
-    return tag("div", svg, tag("p", names, class_="legend"))
+    drawn = tag("div", svg, class_="scroll", tabindex="0", role="region", aria_label=about)
+    return tag("div", drawn, tag("p", names, class_="legend"))
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from placekit_core import units
+from placekit_core import LEAST_GAIN, units
 from placekit_report.page.markup import (
     Child,
     Markup,
@@ -14,9 +14,9 @@ from placekit_report.page.markup import (
     count,
     number,
     percent,
+    prose,
     quantity,
     seconds,
-    signed,
     size,
     table,
     tag,
@@ -81,7 +81,10 @@ def numbers(program: Data) -> Markup:
         third = card("memory headroom", "–", "no device has a limit, or no placement was measured")
     else:
         text = "of {} is free at its peak" if room["bytes"] >= 0 else "of {} is missing at its peak"
-        third = card("memory headroom", size(room["bytes"]), [percent(room["share"]), " ", text.format(room["device"])])
+        cache = sum(x or 0 for x in program["devices"]["cache_bytes"])
+        below = [percent(room["share"]), " ", text.format(room["device"])]
+        below += ["; the cache of keys and values takes ", size(cache)] if cache else []
+        third = card("memory headroom", size(room["bytes"]), below)
     return tag("dl", first, second, third, class_="numbers")
 
 
@@ -112,6 +115,7 @@ def baselines(program: Data) -> Markup | None:
 def devices(program: Data) -> Markup:
     """A row for each device: computing, memory, traffic."""
     d = program["devices"]
+    cache = any(d["cache_bytes"])
     rows = []
     for i, name in enumerate(d["name"]):
         capacity, peak = d["memory_bytes"][i], d["peak_bytes"][i]
@@ -119,10 +123,18 @@ def devices(program: Data) -> Markup:
         rows.append(
             [[badge(i), name], tag("span", d["kind"][i], class_="soft"), count(d["operations"][i]), seconds(d["compute_s"][i]),
              [bar(d["busy"][i] or 0.0), percent(d["busy"][i])], [bar(share, "full" if share > 1 else "bar"), size(peak)],
-             size(capacity), size(d["bytes_in"][i]), size(d["bytes_out"][i])]
+             *([size(d["cache_bytes"][i])] if cache else []), size(capacity), size(d["bytes_in"][i]), size(d["bytes_out"][i])]
         )  # fmt: skip
-    heads = ["device", "kind", "operations", "computes", "busy", "peak memory", "capacity", "receives", "sends"]
-    return table(heads, rows, caption="Devices", numeric=range(2, 9), class_="bars", keep=DEVICES)
+    heads = ["device", "kind", "operations", "computes", "busy", "peak memory", *(["of it cache"] if cache else []),
+             "capacity", "receives", "sends"]  # fmt: skip
+    return table(
+        heads,
+        rows,
+        caption="What each device computes, holds and sends",
+        numeric=range(2, len(heads)),
+        class_="bars",
+        keep=DEVICES,
+    )
 
 
 def badge(device: int, name: str = "") -> Markup:
@@ -142,7 +154,7 @@ def critical(program: Data) -> Markup | None:
     parts = t["critical_parts"]
     whole = sum(parts["seconds"]) or 1.0
     rows = [[n, bar(s / whole, "crit"), seconds(s), percent(s / whole)]
-            for n, s in zip(parts["name"], parts["seconds"], strict=True)]  # fmt: skip
+            for n, s in zip(parts["name"], parts["seconds"], strict=True) if s / whole >= LEAST_GAIN]  # fmt: skip
     heads = ["part", "", "seconds", "share"]
     return table(heads, rows, caption="What the critical path is made of", numeric=(2, 3), class_="bars", keep=10)
 
@@ -187,18 +199,15 @@ def search(program: Data) -> Markup | None:
 
 
 def change(program: Data) -> Markup | None:
-    """What limits the value, and what would change it: utilisation, better resources, single moves."""
+    """What would change the value: busy links, better resources, single moves."""
     c = program["change"]
     if c is None:
         return None
     # compare simulations with the simulated value, which differs from the value of a measured run
     name, own, unit = value_name(program), c["now_s"], program["unit"]
     pairs = zip(c["utilisation"]["name"], c["utilisation"]["share"], strict=True)
-    used = [[n, bar(s), percent(s)] for n, s in pairs]
-    caption = "How much of the step each is in use"
-    parts: list[Child] = [
-        table(["resource", "", "in use"], used, caption=caption, numeric=(2,), class_="bars", keep=12)
-    ]
+    links = [[n, bar(s), percent(s)] for n, s in pairs if n not in program["devices"]["name"] and s >= LEAST_GAIN]
+    parts = list[Child]()
     m, r = c["moves"], c["resources"]
     better = [[n, quantity(v, unit), changed(v, own)]
               for n, v in zip(r["name"], r["value_s"], strict=True) if matters(v, own)]  # fmt: skip
@@ -216,38 +225,46 @@ def change(program: Data) -> Markup | None:
         parts.append(table(["moved alone", "to", name, "change"], moves, caption=caption, numeric=(2, 3)))
     if m.get("text"):
         parts.append(tag("p", m["text"], class_="soft note"))
+    if links:
+        caption = "How much of the step each link sends"
+        parts.append(table(["link", "", "in use"], links, caption=caption, numeric=(2,), class_="bars", keep=12))
     if c.get("reason"):
         parts.append(tag("p", c["reason"], class_="soft"))
-    lead = binds(c["binding"], gives_most(r, own)) if program["objective"] in STEPS else None
-    return tag("div", lead, tag("div", [tag("div", p) for p in parts], class_="columns"))
+    return tag("div", [tag("div", p) for p in parts], class_="columns")
 
 
-def binds(binding: Data | None, most: Child) -> Markup | None:
-    """The sentence about the binding resource, followed by `most`."""
-    if not binding:
+def binds(program: Data) -> Markup | None:
+    """What takes the time of the step, and which simulated machine helps most; that need not have more of what binds."""
+    c = program["change"]
+    if c is None or program["objective"] not in STEPS:
         return None
-    text = str(binding["text"])
-    return tag("p", text[:1].upper(), text[1:], ".", most, class_="lead")
+    names, values, most = c["resources"]["name"], c["resources"]["value_s"], list[Child]()
+    if names and matters(values[0], c["now_s"]):
+        most = [" What helps most: ", names[0], " (", changed(values[0], c["now_s"]), ")."]
+    return tag("p", tag("strong", "What binds"), ": ", c["binds"], ".", most, class_="lead")
 
 
-def gives_most(resources: Data, own: float | None) -> Child:
-    """The sentence about the best simulated machine, which need not have more of the binding resource."""
-    if not resources["name"] or not own:
-        return None
-    best, value = resources["name"][0], resources["value_s"][0]
-    if not matters(value, own):
-        return None
-    return [" Of the resources below, one gives the most: ", best, " (", changed(value, own), ")."]
+def exports(program: Data) -> Markup | None:
+    """The placement in the forms that runtimes take, as text to copy; the page's scripts show the buttons."""
+    found = []
+    for e in program["exports"]:
+        button = tag("button", "Copy", type="button", class_="copy", hidden=True, aria_live="polite")
+        text = tag("pre", e["text"], tabindex="0", role="region", aria_label=f"For {e['title']}")
+        head = tag("h4", e["title"], tag("small", f"--format {e['name']}"), button)
+        found.append(tag("div", head, text, tag("p", prose(e["note"]), class_="soft")))
+    command = tag("code", "placekit apply RUN_DIR --format NAME")
+    about = tag("p", "For runtimes that can express it. ", command, " writes the same to a file.", class_="soft lead")
+    return tag("div", about, tag("div", found, class_="columns exports")) if found else None
 
 
 def matters(value: float | None, own: float | None) -> bool:
     """Whether a value is better than the program's own by a change that does not read as 0.0%."""
-    return value is not None and own is not None and value <= own * (1 - 5e-4)
+    return value is not None and own is not None and value <= own * (1 - LEAST_GAIN)
 
 
-def changed(value: float | None, own: float | None) -> Child:
-    """A value as a relative change from the program's own."""
-    return "–" if value is None or not own else number(value / own - 1, signed(value / own - 1))
+def changed(value: float, own: float) -> Child:
+    """A value that matters, as a relative change from the program's own; the sign makes the colour unnecessary."""
+    return number(value / own - 1, tag("span", f"−{100 - 100 * value / own:.1f}%", class_="better"))
 
 
 def way(source: str, destination: str) -> Child:

@@ -1,0 +1,35 @@
+"""A placement in the forms of all runtimes, for the page of a run."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+from placekit_core import Export, Placement, PlacementError, Problem
+from placekit_runtimes import runtime, runtimes
+from placekit_runtimes.interface import notes_of
+
+
+def exports(problem: Problem, placement: Placement) -> list[Export]:
+    """The placement for each runtime that can express it, and that people use for such a step.
+
+    Nothing for programs without modules or layers, for data parallelism, and if one device runs everything.
+    """
+    graph, found = problem.graph, list[Export]()
+    modules = "torch" in graph.attributes or graph.attributes.get("program") == "decoder"
+    one = len(np.unique(problem.expand(placement.device)[graph.kernel])) < 2
+    if not modules or one or "tower" in graph.columns:
+        return []
+    step = "training" if graph.phase.any() else "inference"
+    for name in runtimes():
+        own = runtime(name)
+        if step not in own.runs:
+            continue
+        with contextlib.suppress(PlacementError):
+            made = own.write(problem, placement)
+            cost = own.cost(problem, made)
+            if cost is None or not cost.error:
+                notes = [*([] if cost is None else cost.details[:1]), *notes_of(name, made)]
+                found.append(Export(own.title, name, made.text, made.placement, notes))
+    return found
