@@ -99,5 +99,6 @@ def test_seventy_billion_weights_take_milliseconds_and_say_what_they_are() -> No
         "batch": 1,
         "context": 8192,
         "work": [1, "tokens"],
+        "cache": [f"blk.{i}.cache" for i in range(80)],
     }
     assert graph.persistent_bytes.sum() == pytest.approx(70.55e9 * 4.8 / 8 + 80 * 8193 * 2048 * 2, rel=0.001)

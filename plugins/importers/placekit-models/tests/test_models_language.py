@@ -118,6 +118,7 @@ def test_decode_keeps_keys_and_values_per_layer(load: Any, batch: int) -> None:
     kept = named(graph, "key_cache", "value_cache")
     layer = 2 * 8 * 32 * 2 * batch  # heads of keys x width x tokens x bytes
     assert kept == {f"model.layers.{i}.self_attn.{k}_cache": layer for i in (0, 1) for k in ("key", "value")}
+    assert ({*graph.attributes["cache"]}, graph.attributes["context"]) == ({*kept}, 32)
     for name in kept:  # the new cache shares memory and device with the old one
         source = graph.op_name.index(name)
         [new] = [t for t in range(graph.t) if graph.tensor_storage[t] == graph.outputs(source)[0] != t]
