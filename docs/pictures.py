@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -97,13 +98,19 @@ def papers(folder: Path) -> None:
 
 
 def report(folder: Path) -> None:
-    """Screenshots of the report of Inception-V3 on four GPUs: on a wide screen and on a phone, light and dark."""
-    from placekit_core import place
+    """Screenshots of the report of a language model on two unlike GPUs: on a wide screen and on a phone, light and dark."""
+    from placekit_inspect.described import described_machine
 
-    with tempfile.TemporaryDirectory() as work:
-        run_dir = Path(work) / "inception"
-        place("inception_v3", cluster="p100x4", policy="portfolio", budget=3000, run_dir=run_dir, log=["csv", "report"])
-        for screen, (width, height, scale) in {"desktop": (1280, 1400, 1.0), "phone": (360, 740, 1.0)}.items():
+    from placekit_core import installed, load_programs, place
+
+    [model] = load_programs(checkpoint="hf:Qwen/Qwen3-30B-A3B", weights="q8_0", context=16384)
+    machine = described_machine("rtx4090 + rtx3060 pcie3 x4 + 64GB ddr5-5600", installed())
+    with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
+        stack.callback(os.chdir, Path.cwd())
+        os.chdir(work)  # the page shows the folder of the run as a user would write it
+        run_dir = Path("moe")
+        place(model, cluster=machine, policy="portfolio", run_dir=run_dir, log=["csv", "report"])
+        for screen, (width, height, scale) in {"desktop": (1280, 1600, 1.0), "phone": (360, 740, 1.0)}.items():
             for dark in (False, True):
                 picture = folder / f"report-{screen}{'-dark' * dark}.png"
                 begin = TO_TIMELINE if screen == "phone" else ""

@@ -143,10 +143,9 @@ class Export:
     """A placement in the form that another program takes: the hook `placekit_exports`.
 
     Attributes:
-        title: the program, such as `vLLM`.
-        name: the form, as `placekit apply --format` calls it.
-        text: what a user copies.
-        placement: what `text` describes; it can differ from the placement that was written.
+        title, name: the program, such as `vLLM`; and the form, as `placekit apply --format` calls it.
+        text, placement: what a user copies; and what it describes, which can differ from the placement that was written.
+        value_s: seconds of a step when the program runs it; None if that is what the run's backend computes.
         notes: sentences for the user, without a full stop.
     """
 
@@ -154,6 +153,7 @@ class Export:
     name: str
     text: str
     placement: Placement
+    value_s: float | None = None
     notes: Sequence[str] = ()
 
 

@@ -120,7 +120,9 @@ def _truth(run: Run) -> str:
     s = run.summary
     costs = _costs(run)
     if s.simulated:
-        bands = dict.fromkeys(str(p.error_band) for p in s.programs if p.error_band is not None)
+        bands = dict.fromkeys(
+            str(p.error_band or "no published measurement like this run is known") for p in s.programs
+        )
         accuracy = "".join(f" Accuracy: {band}." for band in bands)
         return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}.{accuracy}"
     drawn = "there is no timeline"
@@ -190,18 +192,19 @@ def _rate(graph: Graph, value_s: float | None) -> str:
 
 
 def _exports(part: Part, unit: str) -> list[dict[str, str]]:
-    """The forms of the placement that run and fit, each with its value beside that of the placement."""
+    """The forms of the placement that run, fit, and are faster than one device; each beside the placement."""
     own, found = part.found, []
+    alone = [b.value_s for b in own.summary.baselines if b.device and b.value_s and not part.recorded and unit == "s"]
     for export in part.exports:
         notes = [*export.notes]
         if part.simulation is not None and own.placement is not None:
             evaluate, room = part.simulation.session.evaluate, own.problem.cluster.memory_bytes
             made, placed = evaluate(export.placement.batch()), evaluate(own.placement.batch())
-            if not np.isfinite(made.value_s[0]) or (made.peak_bytes[0] > room).any():
+            value_s = float(made.value_s[0])
+            slow = max(value_s, export.value_s or 0.0) > min(alone, default=math.inf)
+            if not math.isfinite(value_s) or slow or (made.peak_bytes[0] > room).any():
                 continue
-            notes.insert(
-                0, f"simulated {compared(float(made.value_s[0]), float(placed.value_s[0]), None, unit)} the placement"
-            )
+            notes.insert(0, f"simulated {compared(value_s, float(placed.value_s[0]), None, unit)} the placement")
         found.append({"title": export.title, "name": export.name, "text": export.text, "note": "; ".join(notes)})
     return found
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from placekit_report import placekit_next_steps
 from placekit_report.curves import POINTS, curve
-from placekit_report.document import TIMELINES, Part, Run, document
+from placekit_report.document import TIMELINES, Part, Run, Simulation, document
 from placekit_report.logger import PAGE
 from placekit_report.modules import OTHER, colours, cut_table, module_table
 from placekit_report.timeline import HIDDEN, lanes, timeline
@@ -21,7 +21,9 @@ from placekit_testing.fakes import gpus
 from report_data import check, embedded, network
 
 from placekit_core import (
+    Baseline,
     Cluster,
+    Export,
     Graph,
     GraphBuilder,
     NothingFits,
@@ -299,6 +301,23 @@ class TestCurves:
 
 def short_result(graph: Graph | None = None, cluster: Cluster | None = None) -> Result:
     return place(graph or network(1), cluster=cluster or gpus(), policy=spread, grouper="none", budget=20)
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "runs_s", "shown"),
+    [(None, 9.0, True), (9.5, 9.0, True), (8.0, 9.0, False), (9.5, None, True), (1e-12, None, False)],
+)
+def test_an_export_is_faster_than_one_device(alone_s: float | None, runs_s: float | None, shown: bool) -> None:
+    [found] = short_result().programs
+    assert found.placement is not None
+    alone = [Baseline(policy="single_device", value_s=alone_s, fits=True, device="gpu:0")]
+    found = replace(found, summary=found.summary.model_copy(update={"baselines": alone}))
+    backend = installed().build("backend", "simulator", {})
+    export = Export("zzrt", "zz", "0-9:gpu0", found.placement, runs_s, ["a note"])
+    part = Part(found, Simulation(backend, backend.open(found.problem)), exports=[export])
+    [program] = document(Run("r", short_result().summary, [part]))["run"]["programs"]
+    row = {"title": "zzrt", "name": "zz", "text": "0-9:gpu0", "note": "simulated as fast as the placement; a note"}
+    assert program["exports"] == ([row] if shown else [])
 
 
 def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:

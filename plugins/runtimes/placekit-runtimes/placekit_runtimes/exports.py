@@ -30,6 +30,7 @@ def exports(problem: Problem, placement: Placement) -> list[Export]:
             made = own.write(problem, placement)
             cost = own.cost(problem, made)
             if cost is None or not cost.error:
-                notes = [*([] if cost is None else cost.details[:1]), *notes_of(name, made)]
-                found.append(Export(own.title, name, made.text, made.placement, notes))
+                seconds, details = (None, ()) if cost is None else (cost.value_s, cost.details[:1])
+                notes = [*details, *notes_of(name, made)]
+                found.append(Export(own.title, name, made.text, made.placement, seconds, notes))
     return found
