@@ -208,7 +208,7 @@ def placekit_exports(problem: Problem, placement: Placement) -> list[Export]:
     """The placement for each runtime that can express it."""
     from placekit_runtimes.exports import exports
 
-    return exports(problem, placement)
+    return exports(problem, placement, [runtime(name) for name in runtimes()])
 
 
 @hookimpl

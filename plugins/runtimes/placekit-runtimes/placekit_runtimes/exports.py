@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from placekit_core import Export, Placement, PlacementError, Problem
-from placekit_runtimes import runtime, runtimes
-from placekit_runtimes.interface import notes_of
+from placekit_runtimes.interface import Runtime, notes_of
 
 
-def exports(problem: Problem, placement: Placement) -> list[Export]:
-    """The placement for each runtime that can express it, and that people use for such a step.
+def exports(problem: Problem, placement: Placement, runtimes: Sequence[Runtime]) -> list[Export]:
+    """The placement for each of `runtimes` that can express it, and that people use for such a step.
 
     Nothing for programs without modules or layers, for data parallelism, and if one device runs everything.
     """
@@ -22,8 +22,7 @@ def exports(problem: Problem, placement: Placement) -> list[Export]:
     if not modules or one or "tower" in graph.columns:
         return []
     step = "training" if graph.phase.any() else "inference"
-    for name in runtimes():
-        own = runtime(name)
+    for own in runtimes:
         if step not in own.runs:
             continue
         with contextlib.suppress(PlacementError):
@@ -31,6 +30,6 @@ def exports(problem: Problem, placement: Placement) -> list[Export]:
             cost = own.cost(problem, made)
             if cost is None or not cost.error:
                 seconds, details = (None, ()) if cost is None else (cost.value_s, cost.details[:1])
-                notes = [*details, *notes_of(name, made)]
-                found.append(Export(own.title, name, made.text, made.placement, seconds, notes))
+                notes = [*details, *notes_of(own.name, made)]
+                found.append(Export(own.title, own.name, made.text, made.placement, seconds, notes))
     return found

@@ -387,9 +387,10 @@ def test_what_a_runtime_says_of_itself() -> None:
         runtime("vlm")
 
 
-def exported(layers: list[int], graph: Graph, **attributes: object) -> list[Export]:
+def exported(layers: list[int], graph: Graph) -> list[Export]:
     """The exports of a decoder with these layers, as an importer of PyTorch modules marks it."""
-    return exports(*placed(layers, graph=graph.replace(attributes={"torch": "2", **attributes})))
+    problem, placement = placed(layers, graph=graph.replace(attributes={"torch": "2"}))
+    return exports(problem, placement, [runtime(name) for name in runtimes()])
 
 
 @pytest.mark.parametrize(
@@ -413,4 +414,4 @@ def test_a_zigzag_is_left_to_those_that_can_express_it() -> None:
 
 def test_one_device_and_graphs_without_modules_have_no_exports() -> None:
     assert exported([1] * 7, decoder()) == []
-    assert exports(*placed([0, 0, 0, 1, 1, 1, 1])) == []
+    assert exports(*placed([0, 0, 0, 1, 1, 1, 1]), [runtime("vllm")]) == []
