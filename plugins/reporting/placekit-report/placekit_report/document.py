@@ -313,8 +313,8 @@ def _devices(found: ProgramResult) -> dict[str, Any]:
         "peak_bytes": [own.peak_bytes.get(name) for name in names],
     }
     if found.placement is not None and (cache := found.problem.graph.attributes.get("cache")):
-        graph, names = found.problem.graph, {*cache}
-        held = np.asarray([name in names for name in graph.op_name]) * graph.persistent_bytes
+        graph, cached = found.problem.graph, {*cache}
+        held = np.asarray([name in cached for name in graph.op_name]) * graph.persistent_bytes
         data["cache_bytes"] = np.bincount(found.problem.expand(found.placement.device), held, minlength=size)
     if schedule is None:
         return data
