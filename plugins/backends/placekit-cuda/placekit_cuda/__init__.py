@@ -28,13 +28,13 @@ class MeasuringOptions(Options):
         None,
         ge=0,
         le=64,
-        description="with `schedule=dynamic`, launches that a device, or a link, is given beside the one that it works on; 0: it"
-        " waits for the host after each; null: 1 on GPUs, 0 on threads",
+        description="with `schedule=dynamic`, launches that wait at a device or link while it works on another; 0: it waits for"
+        " the host after each; null: 1 on GPUs, 0 on threads",
     )
     fuse: bool = Field(True, description="operations between two synchronisation points are launched as one")
     timeout_s: float = Field(60.0, gt=0, description="seconds after which a step counts as hanging")
     isolation: Literal["none", "process"] = Field(
-        "none", description="`process`: another process runs the program; if it dies, that costs one measurement"
+        "none", description="`process`: another process runs the program; if it dies, only that measurement is lost"
     )
     devices: int | None = Field(None, ge=1, le=64, description="devices of `cluster=auto`; null: as many as there are")
     memory_bytes: int | None = Field(
@@ -48,7 +48,7 @@ class MeasuringOptions(Options):
     @model_validator(mode="after")
     def _ahead_of_an_order(self) -> MeasuringOptions:
         if self.ahead is not None and self.schedule != "dynamic":
-            raise ValueError(f"ahead={self.ahead} is for schedule=dynamic, and this is schedule={self.schedule}")
+            raise ValueError(f"ahead={self.ahead} is for schedule=dynamic, not schedule={self.schedule}")
         return self
 
 

@@ -49,7 +49,7 @@ class MeasuringBackend(Backend):
     def open(self, problem: Problem, executable: Executable | None = None) -> Session:
         if executable is None:
             raise BackendError(
-                f"backend {self.name!r} runs programs, and {problem.graph.name!r} is a graph of numbers",
+                f"backend {self.name!r} runs programs, but {problem.graph.name!r} is only a graph",
                 "use an importer whose programs can be run (such as `torch` or `einsum`), or backend=simulator",
             )
         o, cluster = self.options, problem.cluster

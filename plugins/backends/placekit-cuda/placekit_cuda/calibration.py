@@ -214,12 +214,12 @@ def calibrate(
     for program in programs:
         if program.executable is None:
             raise BackendError(
-                f"{program.graph.name!r} is a graph of numbers: there is nothing to measure",
+                f"{program.graph.name!r} is only a graph: there is nothing to run and measure",
                 "use an importer whose programs can be run (such as `torch` or `einsum`)",
             )
         if len(programs) > 1 and "" in {signatures_of(program.graph)[v] for v in np.flatnonzero(program.graph.kernel)}:
             raise BackendError(
-                f"operations of {program.graph.name!r} have no signatures, and those of several programs share names",
+                f"operations of {program.graph.name!r} have no signatures, and several programs share the names of operations",
                 "measure one program at a time",
             )
     clock, notes = Clock(machine, repeats, timeout_s), list[str]()
@@ -302,7 +302,7 @@ def _rates(
             flops[name] = _rounded(_matmul_rate(getattr(torch, name), kind, stream, where, clock))
         except RuntimeError as e:  # torch has no product of this type
             said = str(e).partition("\n")[0]
-            notes.append(f"products of {name} could not be measured ({said}): the given rate of {name} is kept")
+            notes.append(f"products of {name} could not be measured ({said}): {name} keeps the rate that it had")
     try:
         size = min(_BANDWIDTH_BYTES, kind.memory_bytes // 8) // 4
         x = torch.rand(max(size, 1), device=where)
@@ -372,8 +372,8 @@ def _link(cluster: Cluster, machine: Machine, src: int, dst: int, clock: Clock, 
     if s_per_byte * sizes[-1] < _LEAST_BANDWIDTH_SHARE * medians[-1]:
         s_per_byte = medians[-1] / sizes[-1]
         notes.append(
-            f"copies from {cluster.device_names[src]} to {cluster.device_names[dst]} take no longer if they are larger:"
-            f" the bandwidth of this link is at least the {_rounded(1e-9 / s_per_byte):g} GB/s of the largest, which it is given"
+            f"larger copies from {cluster.device_names[src]} to {cluster.device_names[dst]} take no longer: this link gets the"
+            f" {_rounded(1e-9 / s_per_byte):g} GB/s of the largest copy, a lower bound"
         )
     return {"latency_s": _rounded(latency), "bytes_per_s": _rounded(1 / s_per_byte)}
 

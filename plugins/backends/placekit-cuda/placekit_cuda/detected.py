@@ -72,8 +72,8 @@ def remembered(cuda: Any, gpus: Sequence[int], nominal: Cluster, measure: Callab
         write_atomically(path, found.model_dump_json().encode())
     except OSError as e:
         warnings.warn(
-            f"the measurements of this machine's GPUs cannot be kept in {path} ({e.strerror}): the next run measures again and"
-            " gets another machine; `placekit cluster profile` writes a cluster file to use instead",
+            f"cannot keep the measurements of this computer's GPUs in {path} ({e.strerror}): the next run will measure again"
+            " and get another machine; `placekit cluster profile` writes a cluster file to use instead",
             stacklevel=2,
         )
     return found

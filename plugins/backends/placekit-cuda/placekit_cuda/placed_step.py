@@ -89,10 +89,12 @@ class PlacedStep:
         where = self._where = _by_operation(placement, graph)
         if machine is not None and not isinstance(machine, Machine):
             raise PlacekitError(
-                f"machine={machine!r} is no machine", "give placekit_cuda.cuda.CUDAMachine(gpus), or leave it out"
+                f"machine={machine!r} is not a machine", "give placekit_cuda.cuda.CUDAMachine(gpus), or leave it out"
             )
         if machine is not None and machine.size != len(where.devices):
-            raise PlacekitError(f"the placement is for {len(where.devices)} devices, the machine has {machine.size}")
+            raise PlacekitError(
+                f"the placement is for {len(where.devices)} devices, but the machine has {machine.size}"
+            )
         initial = executable.initial()
         self._arguments = _Arguments(graph, initial, inputs, targets)
         self._tensor = {graph.op_name[v]: graph.outputs(v)[0] for v in np.flatnonzero(~graph.kernel).tolist()}
@@ -150,7 +152,7 @@ class PlacedStep:
         strange = [key for key in state if key not in known and not key.endswith("_extra_state")]
         if missing or strange:
             what = f"lacks {missing[0]!r}" if missing else f"has {strange[0]!r}, which the module does not have"
-            raise PlacekitError(f"this state_dict {what}", "it must be one of the same module")
+            raise PlacekitError(f"this state_dict {what}", "give a state_dict of the same module")
         self._put({self._names[key]: self._fitting(self._names[key], state[key], key) for key in known})
 
     def optimizer_state_dict(self) -> dict[str, Any]:
@@ -182,7 +184,7 @@ class PlacedStep:
             for key in sorted(own.keys() - _ROUNDING_ONLY):
                 if key in given and given[key] != own[key]:
                     warnings.warn(
-                        f"this optimizer has {key}={given[key]}; the step keeps {key}={own[key]}, with which it was made",
+                        f"this optimizer has {key}={given[key]}; the step keeps its own {key}={own[key]}",
                         stacklevel=2,
                     )
         values: Tensors = {}
@@ -275,7 +277,7 @@ class _Arguments:
         leaves, spec = pytree.tree_flatten((inputs, targets))
         if spec != self.spec:
             raise PlacekitError(
-                "the inputs and targets are not nested as those that the step was made with",
+                "the inputs and targets are nested in another way than the step's examples",
                 "give the same tuples, lists and keys, in their order",
             )
         given: dict[int, torch.Tensor] = {}
@@ -283,15 +285,15 @@ class _Arguments:
             if v < 0:
                 if leaf is not example and leaf != example:
                     raise PlacekitError(
-                        f"the step was made with {example!r} among its inputs, and cannot have {leaf!r} there",
-                        "anything but a tensor is a constant of a step: make another step",
+                        f"an input of the step is {example!r}, and cannot become {leaf!r}",
+                        "only tensors can change from call to call: make another step",
                     )
                 continue
             self._check(v, leaf)
             if given.setdefault(v, leaf) is not leaf and not torch.equal(given[v], leaf):
                 raise PlacekitError(
-                    f"the step was made with one tensor in two places ({self.name[v]!r} and another), and has two here",
-                    "make the step with two tensors, if they are not always the same",
+                    f"{self.name[v]!r} and another input were one tensor when the step was made, but are two here",
+                    "make the step with two tensors if they are not always the same",
                 )
         return {self.tensor[v]: _laid_out(x, self.like[v]) for v, x in given.items()}
 
@@ -300,8 +302,8 @@ class _Arguments:
         if not isinstance(value, torch.Tensor) or value.shape != like.shape or value.dtype != like.dtype:
             found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise PlacekitError(
-                f"{self.name[source]!r} is {found}, and the step was made for {like.dtype} {tuple(like.shape)}",
-                "a step is for one shape: make another step, and leave out a last batch that is smaller",
+                f"{self.name[source]!r} is {found}, but the step was made for {like.dtype} {tuple(like.shape)}",
+                "make another step for this shape, or leave out a last batch that is smaller",
             )
 
 
@@ -343,18 +345,18 @@ def _by_operation(placement: Result | ProgramResult | Placement | str | Path, gr
         found, grouping = placement, Grouping.colocated(graph)
     else:
         if placement.placement is None:
-            raise PlacementError("this result has no placement: none was found that fits")
+            raise PlacementError("this result has no placement that fits", "its notes say why")
         found, grouping = placement.placement, placement.problem.grouping
         names = placement.problem.cluster.device_names
     if found.graph != graph.fingerprint:
         raise PlacementError(
             f"the placement is of another step (fingerprint {found.graph}, this one has {graph.fingerprint})",
-            "module, loss, optimizer, inputs and targets must have the shapes and settings of those that were placed; a tensor"
-            " that is given twice is one input",
+            "give the module, loss, optimizer, inputs and targets the shapes and settings that were placed; a tensor given"
+            " twice is one input",
         )
     if len(found.device) != grouping.count:
         raise PlacementError(
-            f"the placement has {len(found.device)} groups, and it is not known here which operations they hold",
+            f"the placement has {len(found.device)} groups, but does not say which operations they hold",
             "give the result that it comes from, or its placement.json",
         )
     names = names or tuple(f"device {d}" for d in range(int(found.device.max()) + 1))

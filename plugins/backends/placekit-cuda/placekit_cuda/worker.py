@@ -45,7 +45,7 @@ def opened(backend: str, options: dict[str, object], recipe: dict[str, Any], pro
     program = next((p for p in programs if p.graph.fingerprint == problem.graph.fingerprint), None)
     if program is None:
         raise BackendError(
-            f"importer {recipe['importer']!r} makes another program {problem.graph.name!r} than it did before",
+            f"importer {recipe['importer']!r} now makes another program {problem.graph.name!r} than before",
             "the code or a file that it reads has changed: start a new run",
         )
     session: Session = installed().build("backend", backend, options).open(problem, program.executable)

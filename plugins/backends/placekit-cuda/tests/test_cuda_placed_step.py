@@ -223,11 +223,11 @@ def test_nested_inputs_and_a_module_that_returns_its_loss() -> None:
         c, d = torch.randn(2, 3), torch.randn(2, 3)  # d has other strides than b.T
         again = {"pair": (c, d), "factor": 2.0, "again": c.clone()}
         assert step(again).item() == pytest.approx(module(**again).item())
-        with pytest.raises(PlacekitError, match=r"made with 2\.0 among its inputs, and cannot have 3\.0"):
+        with pytest.raises(PlacekitError, match=r"an input of the step is 2\.0, and cannot become 3\.0"):
             step({**again, "factor": 3.0})
-        with pytest.raises(PlacekitError, match=r"one tensor in two places \('input.pair.0' and another\)"):
+        with pytest.raises(PlacekitError, match=r"'input\.pair\.0' and another input were one tensor"):
             step({**again, "again": d})
-        with pytest.raises(PlacekitError, match="not nested as"):
+        with pytest.raises(PlacekitError, match="nested in another way"):
             step({"pair": (c, d), "factor": 2.0})
         assert step.steps == 2
 
@@ -235,11 +235,11 @@ def test_nested_inputs_and_a_module_that_returns_its_loss() -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (X[:8], Y[:8], r"'input.0' is torch.int64 \(8,\), and the step was made for torch.int64 \(16,\)"),
+        (X[:8], Y[:8], r"'input.0' is torch.int64 \(8,\), but the step was made for torch.int64 \(16,\)"),
         (X, Y.float(), r"'target.0' is torch.float32 \(16,\)"),
-        ((X, X), Y, "not nested as"),
-        (X, X.tolist(), "not nested as"),
-        (None, Y, "'input.0' is NoneType|not nested as"),
+        ((X, X), Y, "nested in another way"),
+        (X, X.tolist(), "nested in another way"),
+        (None, Y, "'input.0' is NoneType|nested in another way"),
     ],
 )
 def test_other_inputs_than_the_traced_ones(x: Any, y: Any, message: str) -> None:
@@ -307,7 +307,7 @@ def test_machines() -> None:
     with placed(net(), sgd, result, machine=machine) as again:
         assert torch.equal(again(X, Y), loss), "it was not closed by the first step"
     machine.close()
-    with pytest.raises(PlacekitError, match="for 3 devices, the machine has 2"):
+    with pytest.raises(PlacekitError, match="for 3 devices, but the machine has 2"):
         placed(net(), sgd, result, machine=CPUMachine(2))
 
 

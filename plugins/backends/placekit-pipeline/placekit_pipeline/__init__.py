@@ -32,7 +32,7 @@ class PipelineOptions(LoadOptions):
         description="order of a stage's tasks; `auto`: `1f1b` for a training step, `inference` for a forward pass",
     )
     microbatches: int = Field(
-        default=8, ge=1, le=4096, description="micro-batches of a step; the program is one of them"
+        default=8, ge=1, le=4096, description="micro-batches of a step; the program is one micro-batch"
     )
     checkpointing: Literal["none", "block"] = Field(
         default="none",
@@ -40,11 +40,12 @@ class PipelineOptions(LoadOptions):
     )
     replicas: list[list[int | str]] = Field(
         default=[],
-        description="rows of devices: row r runs on its j-th device what the placement puts on the first row's j-th device;"
+        description="rows of devices: in each row, device j runs the work that the placement gives to device j of the first row;"
         " [[0,1],[2,3]] is two pipelines of two stages",
     )
     shares: list[int] | None = Field(
-        default=None, description="micro-batches of each row of `replicas`; null: divided by the speed of the rows"
+        default=None,
+        description="micro-batches of each row of `replicas`; null: in proportion to the speed of the rows",
     )
     overlap: bool = Field(
         default=True,

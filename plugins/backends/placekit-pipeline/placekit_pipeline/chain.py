@@ -264,7 +264,7 @@ def _nothing_fits(blocks: Blocks, table: Table) -> tuple[str, str]:
         why = (
             f"no device may run all of block {blocks.names[int(alone[0])]!r}"
             if len(alone)
-            else ("the device types that blocks may run on change back and forth along the network")
+            else ("along the network, blocks change back and forth between the device types that they may run on")
         )
         return f"no contiguous split is allowed: {why}", "use a search, such as policy=portfolio"
     return (
@@ -281,7 +281,7 @@ def _memory(table: Table) -> str:
     most = int(table.flight.max())
     flight = f", and {_gibibytes(saved)} for each of up to {most} micro-batches in flight" if saved and most else ""
     kept = _gibibytes(float(table.fixed_bytes[whole]))
-    return f"in all, the program keeps {kept}{flight}, and the devices have {_gibibytes(rooms)}"
+    return f"the program keeps {kept}{flight}, and the devices have {_gibibytes(rooms)} together"
 
 
 def _gibibytes(bytes_: float) -> str:

@@ -208,8 +208,8 @@ class PipelineSession(KernelSession):
             chain = " -> ".join(names[s % size] for s in loop)
             if self.chunks > 1:
                 return (
-                    f"stages wait for each other, or a device has more than {self.chunks} chunks, parts of the network"
-                    f" with other devices between them: {chain}"
+                    f"stages wait for each other, or a device has more than {self.chunks} chunks (consecutive parts of the"
+                    f" network): {chain}"
                 )
             whole = schedule == "inference" and bool((problem.graph.phase == BACKWARD).any())
             note = " (inference runs the whole program in one pass, its backward phase too)" if whole else ""

@@ -80,7 +80,7 @@ class Replicas:
         columns = sorted(self.named[device])
         leaders = ", ".join(names[self.leaders[j]] for j in columns or range(len(self.leaders)))
         if columns:
-            return f"{names[device]} runs the stages of {leaders} in {REPLICAS}: place on one of these instead"
+            return f"{names[device]} runs the stages of {leaders} in {REPLICAS}: place on these devices instead"
         return f"{names[device]} is in no row of {REPLICAS}; place on the devices of the first row: {leaders}"
 
     def tables(self, stages: int) -> dict[str, Ints]:
@@ -122,13 +122,13 @@ def _columns(rows: Sequence[Sequence[int]], names: Sequence[str]) -> tuple[froze
     if len(set(first)) < len(first) or not first:
         raise BackendError(
             f"the first row of {REPLICAS}, {[names[d] for d in first]}, is not one or more distinct devices",
-            "its devices stand for the stages, which the placement fills; another row may name a device twice",
+            "name one device for each stage in the first row; only other rows may name a device twice",
         )
     found: dict[int, tuple[int, frozenset[int]]] = {}
     for r, row in enumerate(rows):
         if len(row) != len(first):
             raise BackendError(
-                f"row {r} of {REPLICAS} has {len(row)} devices, and row 0 has {len(first)}",
+                f"row {r} of {REPLICAS} has {len(row)} devices, but row 0 has {len(first)}",
                 "name one device for each stage; a device that runs two stages is named twice",
             )
         own: dict[int, set[int]] = defaultdict(set)
@@ -140,7 +140,7 @@ def _columns(rows: Sequence[Sequence[int]], names: Sequence[str]) -> tuple[froze
                 raise BackendError(
                     f"{names[d]} runs the stages of {_named(known, first, names)} in row {earlier} of {REPLICAS}, and of"
                     f" {_named(columns, first, names)} in row {r}",
-                    "a device runs the same stages in all rows that name it",
+                    "let a device run the same stages in all rows that name it",
                 )
     return tuple(found[d][1] if d in found else frozenset() for d in range(len(names)))
 
@@ -160,7 +160,7 @@ def _check_shares(shares: Sequence[int] | None, rows: int, microbatches: int) ->
         return
     if len(shares) != rows or min(shares) < 1 or sum(shares) != microbatches:
         raise BackendError(
-            f"backend.shares is {list(shares)}: it needs {rows} numbers of at least 1, one for each row of {REPLICAS}, whose"
-            f" sum is the number of micro-batches, {microbatches}",
+            f"backend.shares is {list(shares)}: it needs a number of at least 1 for each of the {rows} rows of {REPLICAS}, and"
+            f" their sum must be the number of micro-batches, {microbatches}",
             "leave it out to divide the micro-batches by the speed of the rows",
         )

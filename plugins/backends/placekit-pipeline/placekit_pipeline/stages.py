@@ -74,7 +74,7 @@ class Stages:
             if not blocks.layer.any():
                 raise BackendError(
                     f"checkpointing=block keeps the inputs of layers, and {graph.name!r} has no repeated layers",
-                    "layers are modules in a list, such as h.0, h.1; or use checkpointing=none",
+                    "put the layers into a list of modules (h.0, h.1, ...), or use checkpointing=none",
                 )
             repeats = (part == 0) & blocks.layer[blocks.of_op] & bool((part == 1).any())
         return cls(problem, phase, blocks, part, repeats, *_stores(problem, phase, blocks))

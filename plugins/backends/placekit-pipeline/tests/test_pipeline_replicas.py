@@ -319,14 +319,14 @@ def test_bounds_know_which_devices_the_rows_name() -> None:
     ({"replicas": [["k:0", "gpu"]]}, r"backend.replicas names device 'gpu'"),
     ({"replicas": [[0, 0], [1, 2]]}, r"the first row of backend.replicas, \['k:0', 'k:0'\], is not one or more distinct devices"),
     ({"replicas": [[]]}, r"the first row of backend.replicas, \[\], is not one or more distinct devices"),
-    ({"replicas": [[0, 1], [2]]}, r"row 1 of backend.replicas has 1 devices, and row 0 has 2"),
+    ({"replicas": [[0, 1], [2]]}, r"row 1 of backend.replicas has 1 devices, but row 0 has 2"),
     ({"replicas": [[0, 1], [1, 2]]},
      r"k:1 runs the stages of k:1 in row 0 of backend.replicas, and of k:0 in row 1"),
     ({"replicas": [[0, 1], [2, 2], [2, 3]]},
      r"k:2 runs the stages of k:0 and k:1 in row 1 of backend.replicas, and of k:0 in row 2"),
     ({"replicas": [[0], [1]], "microbatches": 1}, r"1 micro-batches are too few for 2 rows of backend.replicas"),
-    ({"replicas": [[0], [1]], "shares": [8]}, r"backend.shares is \[8\]: it needs 2 numbers of at least 1"),
-    ({"replicas": [[0], [1]], "shares": [8, 0]}, r"backend.shares is \[8, 0\]: it needs 2 numbers"),
+    ({"replicas": [[0], [1]], "shares": [8]}, r"backend.shares is \[8\]: it needs a number of at least 1 for each of the 2 rows"),
+    ({"replicas": [[0], [1]], "shares": [8, 0]}, r"backend.shares is \[8, 0\]: it needs a number of at least 1"),
     ({"replicas": [[0], [1]], "shares": [4, 5]}, r"whose sum is the number of micro-batches, 8"),
     ({"shares": [4, 4]}, r"backend.shares divides micro-batches among replicas, and there are none"),
     ({"replicas": [[0], [1]], "schedule": "interleaved"}, r"schedule 'interleaved' runs one row of backend.replicas, not 2"),
@@ -340,7 +340,7 @@ def test_rows_that_are_refused(options: dict[str, Any], message: str) -> None:
 def test_a_device_that_means_no_column_is_named() -> None:
     problem, rows = network(2, 4), [[0, 1], [2, 2]]
     assert error(problem, [0, 2], replicas=rows) == (
-        "k:2 runs the stages of k:0, k:1 in backend.replicas: place on one of these instead"
+        "k:2 runs the stages of k:0, k:1 in backend.replicas: place on these devices instead"
     )
     assert error(problem, [0, 3], replicas=rows) == (
         "k:3 is in no row of backend.replicas; place on the devices of the first row: k:0, k:1"

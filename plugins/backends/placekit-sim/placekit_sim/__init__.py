@@ -14,7 +14,7 @@ class MachineOptions(Options):
 
     ready_order: Literal["priority", "fifo", "depth_first", "breadth_first", "random", "arrival"] = Field(
         default="priority",
-        description="which ready task starts first; `priority`: by the placement's priorities if it has any, else as `fifo`",
+        description="which ready task starts first; `priority`: the highest priority in the placement, or as `fifo` without any",
     )
     seed: int = Field(default=0, ge=0, description="seed of the `random` order and of the noise")
     noise: float = Field(

@@ -44,7 +44,7 @@ def main(argv: list[str], registry: Registry) -> int:
     imports.
     """
     parser = Parser("doctor", "Check this installation: versions, devices, plugins, and a self-test.")
-    parser.add_argument("--all", action="store_true", help="print each check, also those that find nothing wrong")
+    parser.add_argument("--all", action="store_true", help="print every check, also the ones that pass")
     parser.add_argument("--json", action="store_true", help="print all checks as JSON, for a bug report")
     parser.add_argument("--clear-imports", action="store_true", help="only remove the graphs that imports have kept")
     given = parser.read(argv)
@@ -105,7 +105,7 @@ def _isolated(section: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
         yield from section()
     except Exception as e:
         message = e.message if isinstance(e, PlacekitError) else f"{type(e).__name__}: {' '.join(str(e).split())}"
-        yield fail(f"this check broke off: {message}", getattr(e, "hint", "") or "reinstall placekit, or report it")
+        yield fail(f"this check failed to run: {message}", getattr(e, "hint", "") or "reinstall placekit, or report it")
 
 
 def _requirements(distribution: str) -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def _requirements(distribution: str) -> Iterator[Finding]:
         if needed.specifier.contains(version, prereleases=True):
             yield ok(f"{needed.name} {version}")
         else:
-            yield fail(f"{distribution} needs {needed}, and {version} is installed", f"pip install '{needed}'")
+            yield fail(f"{distribution} needs {needed}, but {version} is installed", f"pip install '{needed}'")
 
 
 class Doctor:
@@ -189,7 +189,7 @@ class Doctor:
         """Broken plugins, names defined twice, components that do not load, and what each plugin contributes."""
         registry = self.registry
         for b in registry.broken:
-            yield fail(f"{b.distribution} {b.version} is set aside: {b.reason}", b.hint)
+            yield fail(f"{b.distribution} {b.version} is not used: {b.reason}", b.hint)
         for (group, name), choices in registry.duplicates().items():
             owners = " and ".join(c.owner for c in choices)
             yield fail(f"{group}={name} is defined {len(choices)} times: {owners}", "uninstall one of them")
@@ -198,7 +198,7 @@ class Doctor:
                 yield fail(cls.message, cls.hint)
             elif not issubclass(cls, getattr(placekit_core, entry.kind.capitalize())) or inspect.isabstract(cls):
                 yield fail(
-                    f"{entry.kind} {entry.component.name} of {entry.distribution} {entry.version} implements no"
+                    f"{entry.kind} {entry.component.name} of {entry.distribution} {entry.version} does not implement"
                     f" placekit_core.{entry.kind.capitalize()}",
                     f"report it to the authors of {entry.distribution}",
                 )
@@ -208,7 +208,7 @@ class Doctor:
             name, twins = point.group.partition(".")[2].rstrip("s"), [p for p in points if key(p) == key(point)]
             owner = point.dist.name if point.dist else "?"
             if len(twins) > 1:
-                yield fail(f"{name} {point.name!r} of {owner} has a twin", "uninstall one of them")
+                yield fail(f"{name} {point.name!r} of {owner} is defined {len(twins)} times", "uninstall all but one")
             try:
                 point.load()
             except Exception as e:
@@ -253,7 +253,7 @@ def _detected(entry: Entry) -> Finding:
     except Exception as e:
         return fail(f"{name} cannot report its devices: {type(e).__name__}: {e}", f"reinstall {entry.distribution}")
     if cluster is None:
-        return warn(f"{name} finds no device", "name a machine for it: cluster=NAME")
+        return warn(f"{name} finds no device", "describe a machine: cluster=NAME")
     memory = [units.mebibytes(m) for m in cluster.memory_bytes]
     found = [f"{device} ({size})" for device, size in zip(cluster.device_names, memory, strict=True)]
     return ok(f"{name} finds {', '.join(found)}")

@@ -63,11 +63,11 @@ def test_a_check_that_breaks_is_a_failure_and_the_others_go_on(placekit, monkeyp
     monkeypatch.setattr(Doctor, "sections", lambda _: sections)
     done = placekit("doctor", "--all")
     assert done.code == 1
-    assert "fail  this check broke off: ZeroDivisionError: in the check" in done.out
+    assert "fail  this check failed to run: ZeroDivisionError: in the check" in done.out
     assert "ok    fine" in done.out
     assert done.out.splitlines()[-1].startswith("1 failed, 0 warnings: ")
     short = placekit("doctor").out.splitlines()
-    assert short[:2] == ["first", "  fail  this check broke off: ZeroDivisionError: in the check"]
+    assert short[:2] == ["first", "  fail  this check failed to run: ZeroDivisionError: in the check"]
     assert short[3] == "  ok    second: 1 check"
     machine = placekit("doctor", "--json")
     assert machine.code == 1
@@ -151,8 +151,8 @@ def test_runtimes_and_the_like_that_are_broken_or_have_a_twin(monkeypatch: pytes
     points = [EntryPoint("mine", value, "placekit.runtimes") for value in ("json:dumps", "no_such_module:RUNTIME")]
     monkeypatch.setattr("placekit_doctor.doctor.others", lambda: points)
     assert texts(Doctor(installed()).plugins(), "fail") == [
-        "runtime 'mine' of ? has a twin",
-        "runtime 'mine' of ? has a twin",
+        "runtime 'mine' of ? is defined 2 times",
+        "runtime 'mine' of ? is defined 2 times",
         "runtime 'mine' of ? is broken: ModuleNotFoundError: No module named 'no_such_module'",
     ]
 

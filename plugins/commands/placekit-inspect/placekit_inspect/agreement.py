@@ -140,7 +140,7 @@ def compare(
         why = next((e for e in reversed(error) if e), None)
         raise RunError(
             f"only {ok.sum()} of {placements} placements could be measured",
-            f"one of them: {why}" if why else "they do not fit into the memory of the devices",
+            f"for example: {why}" if why else "they do not fit into the memory of the devices",
         )
     level = np.median(samples[:, ok], axis=1)
     scale = np.median(level) / level

@@ -31,16 +31,18 @@ def _problem(parts: Assembly, program: Program) -> Problem:
     """The problem of a run. Raises ConfigError if its backend has no proven bound of the makespan."""
     backend, problem = parts.backend, parts.problem(program)
     if not backend.simulated:
-        raise ConfigError(f"backend {backend.name!r} measures, and these are bounds of simulated makespans")
+        raise ConfigError(
+            f"backend {backend.name!r} measures, but bounds are proven for simulated makespans", "use backend=simulator"
+        )
     if backend.objective != "makespan":
         raise ConfigError(
-            f"backend {backend.name!r} has the objective {backend.objective}, and these are bounds of makespans",
-            "`placekit run` prints the bound of any objective",
+            f"backend {backend.name!r} minimizes the {backend.objective}, but this command bounds makespans",
+            "use `placekit run`, which prints the bound of any objective",
         )
     with contextlib.closing(backend.open(problem, program.executable)) as session:
         if session.lower_bound() is None:
             raise ConfigError(
-                f"backend {backend.name!r} proves no bound with these options", "noise, for example, allows no proof"
+                f"backend {backend.name!r} proves no bound with these options", "leave out noise, for example"
             )
     return problem
 

@@ -46,7 +46,7 @@ def main(argv: list[str], registry: Registry) -> int:
         more = f" (and {len(found.failures) - 1} more)" if len(found.failures) > 1 else ""
         raise BackendError(
             f"{found.failures[0]}{more}",
-            f"the earlier measurements are in {out}; operations without a figure get their roofline cost",
+            f"{out} has all other measurements; operations without a figure get their roofline cost",
         )
     return 0
 
@@ -65,7 +65,7 @@ def add_number(parser: Parser, flag: str, default: int, meaning: str, least: int
 def out_dir(path: Path) -> Path:
     """The folder to write. Raises ConfigError if the first argument is an option."""
     if "=" in str(path):
-        raise ConfigError(f"{path} is an option, not a folder", "the first argument is OUT_DIR")
+        raise ConfigError(f"{path} is an option, not a folder", "give OUT_DIR as the first argument")
     return path
 
 
@@ -105,7 +105,7 @@ def _summarize(found: Calibration, cluster: Cluster, kernels: int) -> None:
     if cluster.size > 1 and (
         cluster.multicast or cluster.relay or len(cluster.routes.channels) != len(found.cluster.routes.channels)
     ):
-        print(f"note: every two devices have a full-duplex link of their own in place of the links of {cluster.name!r}")
+        print(f"note: each pair of devices has its own full-duplex link, unlike in {cluster.name!r}")
 
 
 def _show(found: Calibration, ratios: Sequence[ClassRatio]) -> None:

@@ -101,12 +101,12 @@ def _gpu(line: str) -> tuple[str, Gpu]:
         )  # fmt: skip
     except ValueError:
         raise ClusterError(
-            f"nvidia-smi prints {line.strip()!r}, and not {len(FIELDS)} known values", "name a machine: cluster=NAME"
+            f"nvidia-smi prints {line.strip()!r} instead of {len(FIELDS)} known values", "name a machine: cluster=NAME"
         ) from None
     if mig == "Enabled":
         raise ClusterError(
-            f"GPU {gpu.index}, {name}, is divided into instances (MIG), which are not read",
-            "write a cluster file for them: `placekit cluster new` has the figures of the whole GPU",
+            f"GPU {gpu.index}, {name}, is divided into instances (MIG), which placekit cannot read",
+            "write a cluster file for them; `placekit cluster new` writes the figures of the whole GPU",
         )
     return uuid, gpu
 
@@ -146,12 +146,12 @@ def _notes(root: Path, no_tool: bool) -> Iterator[str]:
     cards = [c for c in (root / "sys/bus/pci/devices").glob("*") if _text(c, "class").startswith(("0x03", "0x12"))]
     vendors = {_text(card, "vendor") for card in cards}
     if no_tool and NVIDIA in vendors:
-        yield "a GPU of NVIDIA is not read, because nvidia-smi is not installed"
+        yield "left out an NVIDIA GPU, because nvidia-smi is not installed"
     for vendor, name in ((AMD, "AMD"), (INTEL, "Intel")):
         if vendor in vendors:
-            yield f"a GPU of {name} is not read"
+            yield f"left out a GPU of {name}, which placekit cannot read"
     if os.uname().sysname == "Darwin":
-        yield "Apple's GPU is not read: `placekit cluster new` knows m2_ultra and m3_ultra"
+        yield "left out Apple's GPU, which placekit cannot read: `placekit cluster new` knows m2_ultra and m3_ultra"
 
 
 def _processor(root: Path) -> Processor:

@@ -57,16 +57,16 @@ def measured(parts: Assembly, placements: int, passes: int, about: dict[str, Any
     backend, proxy = parts.backend, parts.proxy
     if backend.simulated:
         raise BackendError(
-            f"backend {backend.name!r} measures nothing",
+            f"backend {backend.name!r} does not measure",
             "choose a backend that measures; `placekit plugins` lists them",
         )
     if not proxy.simulated:
         raise ConfigError(
-            f"the proxy {proxy.name!r} simulates nothing", "leave out backend@proxy, or choose a simulator"
+            f"the proxy {proxy.name!r} does not simulate", "leave out backend@proxy, or choose a simulator"
         )
     if backend.objective != proxy.objective:
         raise ConfigError(
-            f"backend {backend.name!r} gives the {backend.objective}, and the proxy {proxy.name!r} the {proxy.objective}",
+            f"backend {backend.name!r} gives the {backend.objective}, but the proxy {proxy.name!r} the {proxy.objective}",
             "choose a proxy for the same objective, such as backend@proxy=simulator",
         )
     program = parts.one_program("this comparison")
@@ -126,7 +126,7 @@ def show(found: Fidelity) -> None:
         )
     strange = int((found.compared & ~found.simulated_fits).sum())
     if strange:
-        print(f"{strange} ran, but {_be(strange)} too large for a device's memory according to the simulator")
+        print(f"{strange} ran, although {_be(strange)} too large for a device's memory in the simulator")
     if found.compared.sum() < _FEW:
         print(f"{found.compared.sum()} placements are too few to judge a correlation: 30 are usual")
 

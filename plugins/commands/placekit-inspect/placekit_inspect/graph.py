@@ -34,7 +34,9 @@ def show_command(argv: list[str], registry: Registry) -> int:
         every = [[*file, *job, *folders] for file in own for job in jobs(options, registry)]
         return show_table(every, shared=options)
     if len(files) > 1:
-        raise ConfigError(f"{len(files)} files: {', '.join(files)}", "give one, or -m for a table with a row per file")
+        raise ConfigError(
+            f"{len(files)} files are given: {', '.join(files)}", "give one, or -m for a table with a row per file"
+        )
     parts, (import_s, peak) = _imported(arguments.options, registry)
     problems = [parts.problem(program) for program in parts.programs]
     facts = [Facts.of(p) for p in problems]
@@ -87,7 +89,7 @@ def writer_of(path: Path, registry: Registry) -> type[Importer]:
     names = [name for ending, name in fitting if len(ending) == longest]
     if len(names) != 1:
         raise GraphError(
-            f"{' and '.join(names) or 'no importer'} would write {path}", f"what can be written: {_writes(registry)}"
+            f"{' and '.join(names) or 'no importer'} would write {path}", f"endings that work: {_writes(registry)}"
         )
     cls: type[Importer] = registry.get("importer", names[0]).load()
     return cls
@@ -110,7 +112,7 @@ def _write(writer: type[Importer], program: Program, target: Path) -> Graph:
     lost = [text for text, key in parts.items() if getattr(program, key) is not None and getattr(again, key) is None]
     lost += [f"column {c}" for c in sorted(set(program.graph.columns) - set(again.graph.columns))]
     if lost:
-        print(f"{target} holds no {', no '.join(lost)}")
+        print(f"{target} has no {', no '.join(lost)}")
     return again.graph
 
 

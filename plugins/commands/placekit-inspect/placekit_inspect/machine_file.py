@@ -115,7 +115,7 @@ class _Links:
         gpus = [g for g in groups if self.known.kinds[g.kind].type == "gpu"]
         cpus = sum(len(g.numbers) for g in groups if g not in gpus)
         if cpus > 1:
-            raise ClusterError(f"{cpus} CPUs in a box", "give a box one CPU, or edit the file")
+            raise ClusterError(f"{cpus} CPUs in a box", "give each box one CPU, or edit the file")
         fabric = self.known.links[box.fabric] if box.fabric else None
         whole = False  # whether the fabric connects all devices of the box
         if fabric is not None and fabric.form == "shared":
@@ -131,7 +131,7 @@ class _Links:
 
     def _nvswitch(self, fabric: LinkPart, gpus: Sequence[_Group], hub: str) -> None:
         if sum(len(g.numbers) for g in gpus) < 2:
-            raise ClusterError("an NVSwitch connects several GPUs, and a box has only one", "leave out nvswitch")
+            raise ClusterError("an NVSwitch connects several GPUs, but a box has only one", "leave out nvswitch")
         for group in gpus:
             nvlink = self.known.kinds[group.kind].nvlink
             if nvlink is None or not nvlink.switch:

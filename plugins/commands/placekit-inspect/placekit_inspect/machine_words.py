@@ -118,10 +118,10 @@ def read_machine(text: str, known: Parts) -> Machine:
     if sum(number * box.size for number, box in machine.boxes) > MAX_DEVICES:
         raise ClusterError(f"{text!r} has more than {MAX_DEVICES} devices")
     if boxes > 1 and machine.network is None:
-        raise ClusterError(f"{boxes} boxes, and nothing connects them", f"end with one of {_names(known, True)}")
+        raise ClusterError(f"nothing connects the {boxes} boxes", f"end with one of {_names(known, True)}")
     if boxes == 1 and machine.network is not None:
         raise ClusterError(
-            f"{machine.network} connects boxes, and there is only one", "leave it out, or write more boxes"
+            f"{machine.network} connects boxes, but there is only one", "leave it out, or write more boxes"
         )
     return machine
 
@@ -140,7 +140,7 @@ def _with_boxes(words: str, known: Parts) -> Machine:
     for item in re.split(r"\+(?![^()]*\))", items):
         found = _BOXES.fullmatch(item.strip())
         if not found:
-            raise ClusterError(f"{item.strip()!r} is no box", HOW)
+            raise ClusterError(f"{item.strip()!r} is not a box", HOW)
         boxes.append((_number(found[1]), _box(found[2], known)))
     machine = Machine(tuple(boxes))
     if rest and not rest.startswith(","):
@@ -148,7 +148,7 @@ def _with_boxes(words: str, known: Parts) -> Machine:
     for name, count in _links(rest.split(",")[1:], known):
         if not known.links[name].joins_boxes or machine.network is not None:
             raise ClusterError(
-                f"{name} stands after the boxes, where only one network may stand", f"networks: {_names(known, True)}"
+                f"{name} follows the boxes, where only one network may follow", f"networks: {_names(known, True)}"
             )
         machine = _joined(machine, name, count, known)
     return machine
@@ -172,7 +172,7 @@ def _one_box(words: str, known: Parts) -> Machine:
         raise ClusterError(f"{words!r} has {networks[0][0]} and other links", f"put each box in brackets: {HOW}")
     devices, memory = _devices(first, known)
     if memory:
-        raise ClusterError("memory of a host, and every device is a box", f"put each box in brackets: {HOW}")
+        raise ClusterError(f"{words!r} does not say which box has the memory", f"put each box in brackets: {HOW}")
     boxes = [(own.number, Box((replace(own, number=1),))) for own in devices]
     return _joined(Machine(tuple(boxes)), *networks[0], known)
 
@@ -185,9 +185,9 @@ def _box(words: str, known: Parts) -> Box:
     for name, count in _links(rest, known):
         form = known.links[name].form
         if known.links[name].joins_boxes:
-            raise ClusterError(f"{name} connects boxes, and stands in one", f"put it after the brackets: {HOW}")
+            raise ClusterError(f"{name} connects boxes, but is written inside one", f"put it after the brackets: {HOW}")
         if (box.pcie if form == "pcie" else box.fabric) is not None:
-            raise ClusterError(f"{words!r} has two links of one form", "give one")
+            raise ClusterError(f"{words!r} has two links of the same form", "give only one")
         if form != "pcie" and count is not None:
             raise ClusterError(f"{name} x{count}: only PCIe has a number of lanes", f"write {name}")
         if form == "pcie":
@@ -208,14 +208,16 @@ def _devices(words: str, known: Parts) -> tuple[tuple[Devices, ...], HostMemory 
     for item in words.split("+"):
         if given := _MEMORY.fullmatch(item.strip()):
             if memory is not None:
-                raise ClusterError(f"{words!r} has two memories of the host", "give their sum, and x CHANNELS")
+                raise ClusterError(f"{words!r} has two memories of the host", "give their sum as one, with x CHANNELS")
             memory = HostMemory(int(given[1]), given[2], int(given[3]), int(given[4] or 2))
             own, number = Devices("cpu"), 1
         else:
             own, number = _device(item.strip(), known)
         numbers[own] = numbers.get(own, 0) + number
     if memory and sum(n for own, n in numbers.items() if known.kinds[own.kind].type == "cpu") > 1:
-        raise ClusterError(f"{words!r} has a CPU and memory of the host, which is a CPU, too", "leave out the CPU")
+        raise ClusterError(
+            f"{words!r} has a CPU and memory of the host, which stands for another CPU", "leave out the CPU"
+        )
     return tuple(replace(own, number=number) for own, number in numbers.items()), memory
 
 
@@ -223,10 +225,10 @@ def _device(item: str, known: Parts) -> tuple[Devices, int]:
     """Read `2x rtx4090 pcie4 x8`: a kind with its slot, and the number of such devices."""
     found = _DEVICES.fullmatch(item)
     if _LIKE_MEMORY.fullmatch(item) and not (found and known_name(found[2], known.kinds)):
-        how = "write its size, and if you know them its type, MT/s and channels: 64gb, or 64gb ddr5-5600 x2"
-        raise ClusterError(f"{item!r} is no memory of the host", how)
+        how = "write its size, with its type, MT/s and channels if you know them: 64gb, or 64gb ddr5-5600 x2"
+        raise ClusterError(f"{item!r} is not a memory of the host", how)
     if not found:
-        raise ClusterError(f"{item!r} is no device", f"`{LISTING}` lists the kinds; {HOW}")
+        raise ClusterError(f"{item!r} is not a device", f"`{LISTING}` lists the kinds; {HOW}")
     kind, pcie = known_name(found[2], known.kinds), known_name(found[3] or "", known.links)
     if kind is None:
         if (slot := _LANES.fullmatch(found[2])) and known_name(slot[1], known.kinds):

@@ -31,5 +31,5 @@ def test_every_bound_and_which_binds(placekit: Run) -> None:
 def test_a_backend_of_another_objective_has_no_such_bounds(placekit: Run) -> None:
     outcome = placekit("bounds", "backend=max_load", *SMALL)
     assert (outcome.code, outcome.out) == (1, "")
-    assert "backend 'max_load' has the objective max_load, and these are bounds of makespans" in outcome.err
+    assert "backend 'max_load' minimizes the max_load, but this command bounds makespans" in outcome.err
     assert "Traceback" not in outcome.err

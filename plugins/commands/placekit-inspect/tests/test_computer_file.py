@@ -157,7 +157,7 @@ def test_same_cards_with_unlike_memory_are_two_kinds(root: Path) -> None:
     [
         (TWO_3090.replace("RTX 3090", "GT 1030"), "no data sheet for GPU 0, 'NVIDIA GeForce GT 1030'", "cluster profile"),
         (EIGHT_H100.replace("Disabled", "Enabled"), "GPU 0, NVIDIA H100 80GB HBM3, is divided into instances", "cluster new"),
-        ("No devices were found\n", "nvidia-smi prints 'No devices were found', and not 8 known values", "cluster=NAME"),
+        ("No devices were found\n", "nvidia-smi prints 'No devices were found' instead of 8 known values", "cluster=NAME"),
         (TWO_3090.replace("24576, 18", "24576, 24500"), "GPU 0, NVIDIA GeForce RTX 3090, is full", "CUDA_VISIBLE"),
     ],
 )  # fmt: skip
@@ -170,11 +170,11 @@ def test_what_cannot_be_read(root: Path, query: str, said: str, hint: str) -> No
 
 def test_cards_that_are_not_read_are_named(root: Path) -> None:
     nothing: Callable[[Sequence[str]], None] = lambda _: None  # noqa: E731
-    assert read_computer(nothing, root).notes == ["a GPU of NVIDIA is not read, because nvidia-smi is not installed"]
+    assert read_computer(nothing, root).notes == ["left out an NVIDIA GPU, because nvidia-smi is not installed"]
     (root / "sys/bus/pci/devices/0000:02:00.0/vendor").write_text("0x1002\n")
     computer = read_computer(nothing, root)
-    assert computer.notes == ["a GPU of AMD is not read"]
-    assert "# A GPU of AMD is not read.\n" in computer_file(computer)
+    assert computer.notes == ["left out a GPU of AMD, which placekit cannot read"]
+    assert "# Left out a GPU of AMD, which placekit cannot read.\n" in computer_file(computer)
     assert cluster(computer).device_names == ("cpu:0",)
 
 

@@ -19,7 +19,7 @@ JSON, MSR = str(SAMPLES / "pair.json"), str(SAMPLES / "training.json")
 def test_export_converts_a_file_and_prints_what_is_lost(placekit: Callable) -> None:
     code, out, _ = placekit("graph", "export", "pair.graph.npz", JSON)
     assert code == 0
-    assert "pair.graph.npz holds no seconds, no machine\n" in out
+    assert "pair.graph.npz has no seconds, no machine\n" in out
     code, out, _ = placekit("graph", "export", "again.json", JSON)
     assert code == 0
     assert "holds no" not in out
@@ -28,7 +28,7 @@ def test_export_converts_a_file_and_prints_what_is_lost(placekit: Callable) -> N
 def test_export_as_json(placekit: Callable) -> None:
     code, out, _ = placekit("graph", "export", "mlp.json", "workload=mlp")
     assert code == 0
-    assert "mlp.json holds no column " in out
+    assert "mlp.json has no column " in out
     assert len(json.loads(Path("mlp.json").read_text())["operations"]) == 52
     run = ("policy=etf", "grouper=none")
     assert placekit("run", "importer=json", "importer.path=mlp.json", *run, "run_dir=a").code == 0
@@ -52,7 +52,7 @@ def test_export_says_what_the_file_has(placekit: Callable, tmp_path: Path) -> No
     assert code == 0
     [again] = JsonImporter(path="odd.json").load()
     assert out.splitlines() == [
-        "odd.json holds no column signature",
+        "odd.json has no column signature",
         f"odd.json: 2 operations, fingerprint {again.graph.fingerprint}",
     ]
     assert again.graph.fingerprint != graph.fingerprint
@@ -78,7 +78,7 @@ def _odd_graph() -> Graph:
 def test_nobody_writes_the_ending(placekit: Callable) -> None:
     code, _, err = placekit("graph", "export", "g.txt", "workload=mlp")
     assert code == 1
-    assert "no importer would write g.txt\n  what can be written: .graph.npz (file), .json (json)" in err
+    assert "no importer would write g.txt\n  endings that work: .graph.npz (file), .json (json)" in err
 
 
 def test_the_longest_ending_chooses_the_format(placekit: Callable) -> None:
@@ -86,7 +86,7 @@ def test_the_longest_ending_chooses_the_format(placekit: Callable) -> None:
     assert code == 0
     code, out, _ = placekit("graph", "export", "again.json", MSR)
     assert code == 0
-    assert "again.json holds no column node_bytes, no column node_id" in out
+    assert "again.json has no column node_bytes, no column node_id" in out
     assert json.loads(Path("again.json").read_text())["format"] == "placekit-program"
     code, _, err = placekit("graph", "export", "pair.msr.json", JSON)
     assert code == 1
@@ -94,6 +94,6 @@ def test_the_longest_ending_chooses_the_format(placekit: Callable) -> None:
     code, _, err = placekit("graph", "export", "again.txt", MSR)
     assert code == 1
     assert (
-        "no importer would write again.txt\n  what can be written: .graph.npz (file), .json (json), .msr.json (msr)"
+        "no importer would write again.txt\n  endings that work: .graph.npz (file), .json (json), .msr.json (msr)"
         in err
     )

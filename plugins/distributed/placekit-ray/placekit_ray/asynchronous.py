@@ -102,7 +102,7 @@ class Asynchronous(Trainer):
         backend = _backend(task)
         if not backend.simulated:
             raise ConfigError(
-                f"trainer asynchronous evaluates on simulators, and backend {backend.name!r} measures",
+                f"trainer asynchronous needs a simulator, but backend {backend.name!r} measures",
                 "to measure on several machines, use parallel=ray with another trainer, such as trainer=reinforce",
             )
         if isinstance(task.evaluate.session, RaySession):
@@ -136,7 +136,7 @@ class Asynchronous(Trainer):
         if not isinstance(trainer, PolicyGradient):
             raise ConfigError(
                 f"trainer asynchronous cannot share the updates of trainer {name!r}",
-                "choose one that is a policy gradient of placekit-learn: trainer.inner=reinforce",
+                "choose a policy gradient of placekit-learn, such as trainer.inner=reinforce",
             )
         return trainer
 

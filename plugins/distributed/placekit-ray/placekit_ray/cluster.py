@@ -53,8 +53,8 @@ def connect(options: ClusterOptions, cpus: float = 0.0) -> None:
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as e:
         raise BackendError(
             f"the Ray cluster {address or 'of this computer'} cannot be used: {_first_line(e)}",
-            "`ray status` on its head says whether it runs; RAY_AUTH_MODE has to be the same everywhere (`ray start` takes"
-            " `token` if it is not set), and so have the versions of Python and Ray",
+            "run `ray status` on its head to see whether it runs; all machines need the same versions of Python and Ray, and the"
+            " same RAY_AUTH_MODE (`ray start` uses `token` if it is not set)",
         ) from e
     finally:  # Ray's handler would end the process at once, but a run has to write its results first
         if threading.current_thread() is threading.main_thread():
@@ -207,8 +207,8 @@ def start_workers(count: int | None, options: ClusterOptions) -> list[Any]:
     count = count or max(room, 1)
     if count > room:
         raise BackendError(
-            f"{count} workers of {options.worker_cpus:g} CPUs do not fit on a Ray cluster that has room for {room}",
-            "ask for fewer workers, or set worker_cpus lower",
+            f"{count} workers of {options.worker_cpus:g} CPUs do not fit on the Ray cluster, which has room for {room}",
+            "use fewer workers, or a lower worker_cpus",
         )
     make = ray.remote(Worker).options(num_cpus=options.worker_cpus, **_RESTARTS)
     return [make.remote() for _ in range(count)]
@@ -225,9 +225,9 @@ def start_measuring(count: int | None, gpus: int) -> list[Any]:
     if not count or count > len(able):
         needs = f"with {gpus} GPUs" if gpus else ""
         raise BackendError(
-            f"{count or 1} workers that measure need as many machines {needs}".rstrip()
-            + f"; {len(able)} of the {len(found)} machines of the Ray cluster will do",
-            "ask for fewer workers, or add machines with `ray start --address=HEAD`",
+            f"{count or 1} measuring workers need as many machines {needs}".rstrip()
+            + f", but only {len(able)} of the {len(found)} machines of the Ray cluster qualify",
+            "use fewer workers, or add machines with `ray start --address=HEAD`",
         )
     cpus = min(m["cpus"] for m in able)
     bundle = {"CPU": 1.0, "GPU": float(gpus)} if gpus else {"CPU": cpus}

@@ -22,7 +22,7 @@ class ClusterOptions(Options):
     least_s: float = Field(
         0.0,
         ge=0,
-        description="least duration of an evaluation, seconds: lets a simulator stand for a real machine",
+        description="least seconds of an evaluation: lets a simulator behave like a real machine",
     )
     worker_cpus: float = Field(1.0, gt=0, description="CPUs that Ray reserves for each worker that simulates")
 
@@ -46,7 +46,7 @@ class AsynchronousOptions(ClusterOptions):
 
     inner: dict[str, Any] | None = Field(
         None,
-        description="the trainer whose updates to make, its name or {name: ..., OPTION: ...}; null: the policy's own",
+        description="the trainer that computes the updates: its name, or {name: ..., OPTION: ...}; null: the policy's own",
     )
     controllers: int = Field(4, ge=1, description="number of processes that draw placements and compute gradients")
     workers: int = Field(4, ge=1, description="number of worker processes of each controller")

@@ -104,7 +104,7 @@ def test_the_message_of_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(ray, "init", fails)
     with pytest.raises(BackendError, match="the Ray cluster auto cannot be used: Version mismatch") as caught:
         connect(ClusterOptions(address="auto"))
-    assert "so have the versions of Python and Ray" in caught.value.hint
+    assert "all machines need the same versions of Python and Ray" in caught.value.hint
 
 
 class OneMachine:
@@ -144,18 +144,18 @@ def test_versions_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_few_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [{"host": "a", "node": "1", "cpus": 4.0, "gpus": 1.0}, {"host": "b", "node": "2", "cpus": 4.0, "gpus": 0.0}]
     monkeypatch.setattr(cluster, "machines", lambda: found)
-    with pytest.raises(BackendError, match="9 workers of 1 CPUs do not fit on a Ray cluster that has room for 8"):
+    with pytest.raises(BackendError, match="9 workers of 1 CPUs do not fit on the Ray cluster, which has room for 8"):
         start_workers(9, ClusterOptions())
     with pytest.raises(BackendError, match=r"5 workers of 1\.5 CPUs .* room for 4"):
         start_workers(5, ClusterOptions(worker_cpus=1.5))
-    with pytest.raises(BackendError, match="3 workers that measure need as many machines; 2 of the 2 machines"):
+    with pytest.raises(BackendError, match="3 measuring workers need as many machines, but only 2 of the 2 machines"):
         start_measuring(3, gpus=0)
     with pytest.raises(
-        BackendError, match=r"2 workers that measure need as many machines with 1 GPUs; 1 of the 2 machines"
+        BackendError, match=r"2 measuring workers need as many machines with 1 GPUs, but only 1 of the 2 machines"
     ):
         start_measuring(2, gpus=1)
     with pytest.raises(
-        BackendError, match=r"1 workers that measure need as many machines with 4 GPUs; 0 of the 2 machines"
+        BackendError, match=r"1 measuring workers need as many machines with 4 GPUs, but only 0 of the 2 machines"
     ):
         start_measuring(None, gpus=4)
 

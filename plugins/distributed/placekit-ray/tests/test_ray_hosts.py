@@ -111,7 +111,7 @@ def test_one_that_measures_has_its_machine_to_itself(hosts: Callable[..., Any], 
             assert schedule.value_s > 0
             assert session.kernel() is None
             assert session.lower_bound() is None
-    with pytest.raises(BackendError, match="3 workers that measure need as many machines; 2 of the 2 machines"):
+    with pytest.raises(BackendError, match="3 measuring workers need as many machines, but only 2 of the 2 machines"):
         RayBackend(inner=inner, workers=3).open(problem, program.executable)
     with pytest.raises(BackendError, match="a worker cannot build"):
         backend.open(problem)

@@ -25,7 +25,7 @@ class EinsumImporter(Importer):
         if about:
             raise ImporterError(f"importing a TensorProgram takes no {next(iter(about))!r}", "it takes dtype, seed")
         if not isinstance(source, TensorProgram):
-            raise ImporterError(f"{source!r} is no TensorProgram")
+            raise ImporterError(f"{source!r} is not a TensorProgram")
         if dtype not in ITEM_BYTES:
             raise ImporterError(f"a TensorProgram of {dtype!r} cannot be imported", f"known: {', '.join(ITEM_BYTES)}")
         return [import_decomposed(source, dtype, seed)]
@@ -40,7 +40,7 @@ class EinsumImporter(Importer):
 def import_program(program: TensorProgram, *, dtype: Dtype = "float32", seed: int = 0) -> Program:
     """The placekit program of a tensor program, with its graph and its executable.
 
-    `seed` is the seed of the inputs when the program is executed. It has no recipe: another process cannot rebuild it.
+    `seed` is the seed of the inputs when the program is executed. The program has no recipe: another process cannot rebuild it.
     Raises ImporterError that names the tensor if the program is not complete.
     """
     return EinsumImporter.convert(program, dtype=dtype, seed=seed)[0]

@@ -120,11 +120,9 @@ class TensorProgram:
         if values not in get_args(Values):
             raise unknown("kind of values", str(values), get_args(Values), ImporterError)
         if values == "rotary" and (len(shape) != 2 or shape[1] % 2):
-            raise ImporterError(
-                f"{name!r}, a rotary embedding, is of shape {tuple(shape)}", "it is [position, even width]"
-            )
+            raise ImporterError(f"rotary embedding {name!r} has shape {tuple(shape)}", "make it [position, even width]")
         if values != "normal" and scale != 1.0:
-            raise ImporterError(f"values {values!r} of {name!r} take no scale", "only `normal` does")
+            raise ImporterError(f"values {values!r} of {name!r} take no scale", "leave out scale, or use values=normal")
         tensor = Tensor(name, "input", "", (), (), labels, size, {}, tuple(shape), values=values, scale=scale)
         return self._add(tensor, parts)
 
@@ -146,7 +144,7 @@ class TensorProgram:
         if function not in known:
             raise unknown(f"function of {len(operands)} operands", function, known, ImporterError)
         if len(operands) == 2 and (scale, shift) != (1.0, 0.0):
-            raise ImporterError(f"{name!r} has two operands: it takes no scale and no shift", "apply `identity` before")
+            raise ImporterError(f"{name!r} has two operands: it takes no scale or shift", "apply `identity` first")
         tensor = self._expression(name, "elementwise", function, spec, *operands)
         if tensor.reduced:
             raise ImporterError(f"{name!r} ({spec}) drops dimension {tensor.reduced[0]!r}", "use einsum or reduce")
@@ -175,7 +173,9 @@ class TensorProgram:
             )
         last = x.shape[-1]
         if not x.is_complex and last % 2:
-            raise ImporterError(f"the last dimension of {x.name!r}, {last}, holds no pairs of numbers")
+            raise ImporterError(
+                f"the last dimension of {x.name!r} is {last}, an odd number", "complex numbers are pairs of numbers"
+            )
         tensor.shape = (*tensor.shape[:-1], last * 2 if x.is_complex else last // 2)
         tensor.is_complex = not x.is_complex
         return self._add(tensor, parts)
@@ -242,13 +242,13 @@ class TensorProgram:
         new = next((label for label in out if label not in size), None)
         if new is not None:
             raise ImporterError(
-                f"dimension {new!r} of {name!r} ({spec}) is in no operand", f"there are: {', '.join(size)}"
+                f"dimension {new!r} of {name!r} ({spec}) is in no operand", f"operands have: {', '.join(size)}"
             )
         ordered = {label: size[label] for label in [*out, *(label for label in size if label not in out)]}
         is_complex = any(x.is_complex for x in operands)
         if is_complex and kind != "complexer" and (function not in ON_COMPLEX or kind == "matmul"):
             raise ImporterError(
-                f"{name!r}: {kind} {function!r} takes no complex numbers", f"take: {', '.join(ON_COMPLEX)}"
+                f"{name!r}: {kind} {function!r} takes no complex numbers", f"functions that do: {', '.join(ON_COMPLEX)}"
             )
         return Tensor(
             name, kind, function, operands, tuple(labels), out, ordered, {}, tuple(size[c] for c in out), is_complex
@@ -258,7 +258,7 @@ class TensorProgram:
         """Raise ImporterError unless the operands of `name` are tensors of this program."""
         for operand in operands:
             if not isinstance(operand, Tensor):
-                raise ImporterError(f"operand {operand!r} of {name!r} is no tensor", "pass what `input` returned")
+                raise ImporterError(f"operand {operand!r} of {name!r} is not a tensor", "pass what `input` returned")
             if self._by_name.get(operand.name) is not operand:
                 raise ImporterError(f"operand {operand.name!r} of {name!r} belongs to another program")
 
@@ -284,7 +284,7 @@ class TensorProgram:
             for letter, length in zip(letters, shape, strict=True):
                 if type(length) is not int or length < 1:
                     raise ImporterError(
-                        f"dimension {letter!r} of {name!r} is {length!r}", "it must be a whole number from 1"
+                        f"dimension {letter!r} of {name!r} is {length!r}", "it must be a whole number, 1 or more"
                     )
                 if size.setdefault(letter, length) != length:
                     raise ImporterError(
@@ -296,7 +296,7 @@ class TensorProgram:
         """Add a tensor: set its parts, and those of inputs that it is the first to read."""
         name = tensor.name
         if not isinstance(name, str) or not name or "\n" in name or name in self._by_name:
-            hint = "a name is text of one line, and no other tensor has it"
+            hint = "give one line of text that no other tensor has as its name"
             raise ImporterError(f"a tensor of {self.name!r} cannot be named {name!r}", hint)
         chosen = self._override.get(name, {})
         for mapping in (parts or {}, chosen):
@@ -308,7 +308,7 @@ class TensorProgram:
                 raise unknown(f"dimension of {name!r}", str(label), tensor.size, ImporterError)
             if type(count) is not int or count < 1:
                 raise ImporterError(
-                    f"dimension {label!r} of {name!r} cannot have {count!r} parts", "it is split into 1, 2, ..."
+                    f"dimension {label!r} of {name!r} cannot have {count!r} parts", "give a whole number, 1 or more"
                 )
         for operand, labels in zip(tensor.operands, tensor.labels, strict=True):
             for label, count in zip(labels, operand.layout, strict=True):
@@ -335,16 +335,16 @@ class TensorProgram:
             if lengths[label] % count:
                 raise ImporterError(
                     f"dimension {label!r} of {tensor.name!r}, {lengths[label]}, does not split into {count} equal parts",
-                    f"take a divisor of {lengths[label]}",
+                    f"use a divisor of {lengths[label]}",
                 )
         operations = math.prod(tensor.parts.values())
         if operations > MAX_OPERATIONS:
             raise ImporterError(
-                f"{tensor.name!r} is split into {operations} operations, more than {MAX_OPERATIONS}", "take fewer parts"
+                f"{tensor.name!r} is split into {operations} operations, more than {MAX_OPERATIONS}", "use fewer parts"
             )
         numbers = math.prod(tensor.shape) * math.prod(tensor.parts.get(c, 1) for c in tensor.reduced)
         if numbers > MAX_NUMBERS:
             raise ImporterError(
                 f"the operations of {tensor.name!r} write {numbers} numbers, more than {MAX_NUMBERS}",
-                "take smaller sizes",
+                "use smaller sizes",
             )

@@ -237,13 +237,19 @@ WRONG: list[tuple[Callable[[TensorProgram, Tensor], Any], str]] = [
     (lambda t, x: t.squeezer("e", "ij->ji", x), "changes the order"),
     (lambda t, x: t.fill("e", "i", (3,), above=1.0), "no diagonal"),
     (lambda t, x: t.complexer("e", "ij", x, parts={"j": 2}), "dimension 'j' of 'e', 3, does not split"),
-    (lambda t, x: t.complexer("e", "i", t.reduce("r", "sum", "ij->i", t.input("o", "ij", (3, 2)))), "holds no pairs"),
+    (
+        lambda t, x: t.complexer("e", "i", t.reduce("r", "sum", "ij->i", t.input("o", "ij", (3, 2)))),
+        "is 3, an odd number",
+    ),
     (lambda t, x: t.apply("e", "exp", "ij->ij", t.complexer("z", "ij", x)), "takes no complex numbers"),
     (lambda t, x: t.input("e", "ij", (3,)), "names a tensor of shape"),
     (lambda t, x: t.apply("e", "add", "ij,ij,ij->ij", x, x, x), "'e' has 3 operands: .* takes one or two"),
     (lambda t, x: t.apply("e", "neg", "->"), "'e' has 0 operands: .* takes one or two"),
     (lambda t, x: t.input("e", "ij", (4, 6), values="uniform"), "no kind of values named 'uniform'"),
-    (lambda t, x: t.input("e", "ij", (4, 3), values="rotary"), r"of shape \(4, 3\)\n  it is \[position, even width\]"),
+    (
+        lambda t, x: t.input("e", "ij", (4, 3), values="rotary"),
+        r"has shape \(4, 3\)\n  make it \[position, even width\]",
+    ),
     (lambda t, x: t.input("e", "i", (4,), values="rotary"), "even width"),
     (lambda t, x: t.input("e", "ijk", (4, 4, 4), values="rotary"), "even width"),
     (lambda t, x: t.input("e", "ij", (4, 4), values="rotary", scale=2.0), "values 'rotary' of 'e' take no scale"),
@@ -272,7 +278,7 @@ WRONG: list[tuple[Callable[[TensorProgram, Tensor], Any], str]] = [
         "'e' write .* numbers, more than",
     ),
     (lambda t, x: t.fill("e", "ij", (2000, 2000), parts={"i": 2000, "j": 2000}), "split into 4000000 operations"),
-    (lambda t, x: t.input("e", "i", (0,)), "'e' is 0\n  it must be a whole number from 1"),
+    (lambda t, x: t.input("e", "i", (0,)), "'e' is 0\n  it must be a whole number, 1 or more"),
     (lambda t, x: add(t, x, "sum", "ij,ij->ij") and t.input("e", "i", (3,)), "nothing reads input 'e'"),
 ]
 

@@ -50,7 +50,9 @@ class ProfileOptions(Options):
     )
     degree: int = Field(1, description="devices that split each operator; such a group counts as one device")
     kinds: dict[str, str] = Field({}, description="kinds to read, with their names on the machine; empty: all")
-    output_bytes: int = Field(0, description="bytes between layers for one row of the batch, which Metis' files lack")
+    output_bytes: int = Field(
+        0, description="bytes that a layer sends to the next for one row of the batch; required for files of Metis"
+    )
 
 
 def is_graph_file(head: bytes) -> bool:

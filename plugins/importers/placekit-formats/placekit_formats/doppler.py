@@ -63,11 +63,11 @@ class _Reader:
         if n < 1 or found != n:
             raise self.error(
                 1,
-                f"{vertices} vertices with {len(inputs)} inputs leave {n} operations, and the file has lines for {found}",
+                f"{vertices} vertices with {len(inputs)} inputs leave {n} operations, but the file has lines for {found}",
             )
         sources, targets = self.ids(3, n), self.ids(4, n)
         if len(sources) != len(targets):
-            raise self.error(4, f"{len(targets)} edges end, and {len(sources)} edges begin in line 3")
+            raise self.error(4, f"it has {len(targets)} targets, but line 3 has {len(sources)} sources")
         reads: list[list[int]] = [[] for _ in range(n)]
         for u, v in zip(sources, targets, strict=True):
             reads[v].append(u)  # each operation has one output, with the operation's number

@@ -254,9 +254,10 @@ class _Builder:
         name, k = (named, 0) if isinstance(named, str) else named
         op = self.number.get(name)
         if op is None:
-            raise self.error(i, f"{field}: no operation is called {name!r}")
+            raise self.error(i, f"{field}: no operation is named {name!r}")
         if k >= self.first[op + 1] - self.first[op]:
-            raise self.error(i, f"{field}: {name!r} has {self.first[op + 1] - self.first[op]} outputs, so none is {k}")
+            count = self.first[op + 1] - self.first[op]
+            raise self.error(i, f"{field}: {name!r} has no output {k}; it has {count}, counted from 0")
         return self.first[op] + k
 
     def costs(self) -> CostTable | None:
@@ -270,8 +271,8 @@ class _Builder:
             if op.kernel and op.seconds.keys() != known.seconds.keys():
                 raise self.error(
                     i,
-                    f"seconds are for {', '.join(op.seconds) or 'nothing'}, those of {known.name!r} for {', '.join(kinds)};"
-                    " either every kernel has them, for the same kinds of devices, or none",
+                    f"it has seconds for {', '.join(op.seconds) or 'no device'}, but {known.name!r} for {', '.join(kinds)};"
+                    " give all kernels seconds for the same kinds of devices, or give none any",
                 )
         rows = [[op.seconds.get(kind, 0.0) for kind in kinds] for op in operations]
         measured = np.asarray([op.kernel and self.document.measured for op in operations])
@@ -295,7 +296,7 @@ def _explain(where: str, error: ValidationError) -> ImporterError:
         location = [x for x in location if isinstance(x, int) or x in ("outputs", "inputs", *Output.model_fields)]
     field = ".".join(str(x) for x in location)
     if first["type"] == "extra_forbidden":
-        return mistake(where, f"no field is called {field!r}")
+        return mistake(where, f"there is no field {field!r}")
     got = "" if first["type"] == "missing" else f" (got {first['input']!r:.60})"
     return mistake(where, f"{field + ': ' if field else ''}{said}{got}")
 

@@ -277,7 +277,7 @@ class _Reader:
             i, field = unknown[0] // 2, ("sourceId", "destId")[unknown[0] % 2]
             near = ", ".join(map(str, ranked[max(place[unknown[0]] - 1, 0) :][:3]))
             raise mistake(
-                self.path, f"edges[{i}].{field} is {ends[unknown[0]]}, and no node has this id (near it: {near})"
+                self.path, f"edges[{i}].{field} is {ends[unknown[0]]}, but no node has this id (near it: {near})"
             )
         found = order[place].reshape(-1, 2)
         return found[:, 0], found[:, 1]

@@ -53,7 +53,7 @@ def _kinds(cluster: Cluster, costs: CostTable, where: str) -> tuple[str, str]:
     missing = next((k for k in found if k and k not in costs.kinds), None)
     if missing is not None:
         raise mistake(
-            where, f"the program's costs know no device kind {missing!r}", f"they are for: {', '.join(costs.kinds)}"
+            where, f"the program has no costs for device kind {missing!r}", f"it has them for: {', '.join(costs.kinds)}"
         )
     return accelerator or cpu, cpu or accelerator
 
@@ -64,17 +64,19 @@ def _check_operations(graph: Graph, cluster: Cluster, where: str) -> None:
     several = np.flatnonzero(read > 1)
     if len(several):
         name = graph.op_name[several[0]]
-        raise mistake(where, f"{read[several[0]]} outputs of {name!r} are read", "the format has one output per node")
+        raise mistake(
+            where, f"{read[several[0]]} outputs of {name!r} are read", "the format has only one output per node"
+        )
     if any(cluster.kinds[k].type == "cpu" for k in cluster.kind_names):
         bound = np.flatnonzero(graph.allowed.is_value("gpu"))
         if len(bound):
             problem = f"{graph.op_name[bound[0]]!r} may not run on the CPUs of {cluster.name!r}"
-            raise mistake(where, problem, "the format's nodes may all run on CPUs")
+            raise mistake(where, problem, "the format cannot say so: there, all nodes may run on CPUs")
 
 
 def _check_devices(graph: Graph, cluster: Cluster, devices: Sequence[str], where: str) -> None:
     if len(devices) != graph.n:
-        raise mistake(where, f"there are devices for {len(devices)} operations, and {graph.name!r} has {graph.n}")
+        raise mistake(where, f"there are devices for {len(devices)} operations, but {graph.name!r} has {graph.n}")
     unknown = next((d for d in devices if d not in cluster.device_names), None)
     if unknown is not None:
         raise mistake(

@@ -140,7 +140,7 @@ class _Reader:
         parts = text.split(" -- ")
         if " " in text[:1] and len(parts) == 2:
             return self.error(
-                f"{text!r:.60} is no edge: an edge begins with a tab", "an edge: a tab, then `node1 -- node2`"
+                f"{text!r:.60} is not an edge: it does not begin with a tab", "an edge: a tab, then `node1 -- node2`"
             )
         if len(parts) < 3 or _ID.fullmatch(parts[0]) is None:
             return self.error(
@@ -170,7 +170,7 @@ class _Reader:
         """Keep an edge."""
         ends = text.strip().split(" -- ")
         if len(ends) != 2:
-            raise self.error(f"{text!r:.60} is no edge", "an edge: a tab, then `node1 -- node2`")
+            raise self.error(f"{text!r:.60} is not an edge", "an edge: a tab, then `node1 -- node2`")
         source, target = (self.index.get(end.strip(), -1) for end in ends)
         if source < 0 or target < 0:
             unknown = ends[0 if source < 0 else 1]

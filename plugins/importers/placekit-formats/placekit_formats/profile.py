@@ -18,9 +18,9 @@ class ProfileImporter(Importer):
 
     - Layer `L` has the operations `L`, `L.backward` and `L.update`, and the sources `L.parameter` and `L.state`; they share a
       device. A layer whose name is a number N is called `layers.N`.
-    - `L` writes the layer's output, which the next layer reads, and what the layer keeps for `L.backward`. That also reads the
-      gradient of the output, and writes the gradients of the parameters and of what the layer reads.
-    - Seconds are the profile's, as measured. The bytes of a layer are the most of any kind.
+    - `L` writes the layer's output, which the next layer reads, and the values that the layer keeps for `L.backward`.
+      `L.backward` also reads the gradient of the output, and writes the gradients of the parameters and the inputs.
+    - Seconds are the profile's, as measured. The bytes of a layer are the most on any kind of device.
     """
 
     name = "profile"

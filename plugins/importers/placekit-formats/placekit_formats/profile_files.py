@@ -55,7 +55,7 @@ def read_rows(options: ProfileOptions) -> list[Row]:
     for file in _files(path):
         kind = _kind(file)
         known |= dict.fromkeys([kind] if kind else [])
-        if not (kind and kinds and kind not in kinds):  # what nobody wants may be wrong
+        if not (kind and kinds and kind not in kinds):  # rows of unwanted kinds may be wrong
             rows += read_file(str(file), "profile", partial(_rows, file=file, options=options))
     known |= dict.fromkeys(row.kind for row in rows)
     unknown = [kind for kind in kinds if kind not in known]
@@ -85,7 +85,7 @@ def profiles_in(folder: Path) -> list[Path]:
 
 
 def _kind(file: Path) -> str:
-    """The kind of device that the name of a file tells; empty for a CSV, which may have several."""
+    """The kind of device in the name of a file; empty for a CSV, which may have several kinds."""
     metis = METIS.fullmatch(file.name)
     return metis[1] if metis else file.resolve().parent.name if file.name == SAILOR else ""
 
@@ -99,7 +99,7 @@ def _rows(data: bytes, file: Path, options: ProfileOptions) -> list[Row]:
     try:
         rows = [_row(where, {"kind": _kind(file), **cells}) for where, cells in found]
     except (LookupError, TypeError, AttributeError, ArithmeticError, csv.Error) as e:
-        raise ValueError(f"it has another form than the format: {type(e).__name__} {e}") from None
+        raise ValueError(f"it does not have the form of the format: {type(e).__name__} {e}") from None
     if not rows:
         raise ValueError("it has no layers")
     return rows
@@ -139,7 +139,7 @@ def _sailor(profile: Any, file: Path) -> Iterator[tuple[str, Cells]]:
             if sizes is None:
                 raise mistake(str(path), f"it has nothing for {folders[1].name!r} and degree {degree}")
             if layers.keys() != sizes.keys():
-                problem = f"it has {len(layers)} layers, and {SAILOR_SIZES} has {len(sizes)} for this model"
+                problem = f"it has {len(layers)} layers, but {SAILOR_SIZES} has {len(sizes)} for this model"
                 raise mistake(str(file), problem, KINDS)
             order = sorted(layers, key=int)
             measured = sum(sizes[layer]["params_bytes"] for layer in {*order[:3], *order[-1:]})
@@ -159,11 +159,11 @@ def _metis(data: Any, file: Path, options: ProfileOptions) -> Iterator[tuple[str
     """The layers of a file of Metis, which is for one kind, degree and micro-batch.
 
     Parameters are of the whole layer, and each device of a group has its share (`activation_parameter.py` of Metis); memory is of
-    one device. What the step takes longer than its layers is the loss (its README), so it counts for the last layer.
+    one device. The rest of the step's time is the loss (Metis' README), so it counts for the last layer.
     """
     if not options.output_bytes:
         hint = "importer.output_bytes=N; for a transformer, sequence length x hidden size x bytes per number"
-        raise mistake(str(file), "files of Metis do not tell the bytes that a layer sends to the next one", hint)
+        raise mistake(str(file), "Metis' files lack the bytes that a layer sends to the next", hint)
     name = METIS.fullmatch(file.name)
     assert name is not None
     seconds, microbatch = data["execution_time"], int(name[3])

@@ -1,4 +1,4 @@
-"""What the formats share: reading a file, and errors that name it."""
+"""Code that all formats share: reading a file, and errors that name it."""
 
 from __future__ import annotations
 

@@ -193,4 +193,4 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise _WrongError(f"{name} is no number of JSON")
+    raise _WrongError(f"{name} is not a number in JSON")

@@ -93,7 +93,7 @@ NODE = "node9 -- ReLU -- forward_compute_time=1, backward_compute_time=2, activa
 def test_an_error_names_the_line(tmp_path: Path) -> None:
     for line, text, said in [
         (1, "node1", "line 1: 'node1' is neither a node nor an edge"),
-        (1, " node1 -- node2", "line 1: ' node1 -- node2' is no edge: an edge begins with a tab"),
+        (1, " node1 -- node2", "line 1: ' node1 -- node2' is not an edge: it does not begin with a tab"),
         (2, NODE.replace("node9", "node 9"), "line 2: 'node 9 -- ReLU -- forward_compute_time=1"),
         (2, NODE.replace("node9", "node1"), "line 2: node 'node1' is there twice"),
         (2, NODE.replace("ReLU", "Re\u200bLU"), "line 2: the description 'Re\\u200bLU' has characters"),

@@ -242,10 +242,10 @@ def test_a_profile_of_metis(tmp_path: Path) -> None:
 
 
 def test_what_a_file_of_metis_lacks(tmp_path: Path) -> None:
-    with pytest.raises(ImporterError, match="do not tell the bytes that a layer sends"):
+    with pytest.raises(ImporterError, match="lack the bytes that a layer sends"):
         load(metis(tmp_path, [1, 1, 1]), degree=2)
     with pytest.raises(ImporterError, match="3 values for parameters, 3 for times, 2 for memory"):
         load(metis(tmp_path, [1, 1]), degree=2, output_bytes=50)
     (tmp_path / "DeviceType.A100_tp2_bs4.json").write_text('{"model": []}')
-    with pytest.raises(ImporterError, match="it has another form than the format: KeyError 'execution_time'"):
+    with pytest.raises(ImporterError, match="it does not have the form of the format: KeyError 'execution_time'"):
         load(tmp_path, degree=2, output_bytes=50)

@@ -120,7 +120,7 @@ def record(model: Any, inputs: Mapping[str, Tensor], argument: str, crossed: boo
     if not kept:
         raise ImporterError(
             f"{type(model).__name__} keeps no keys and values that placekit can find",
-            "mode=inference is the pass without a cache",
+            "place the pass without a cache, with mode=inference",
         )
     return kept
 

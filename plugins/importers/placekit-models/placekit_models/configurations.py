@@ -51,7 +51,7 @@ def find(name: str, prefix: str) -> dict[str, Any]:
 
 
 def beside(name: str, prefix: str, file: str) -> dict[str, Any]:
-    """Another file of the model `name`, beside its configuration; {} if there is none. Raises ImporterError."""
+    """Another file of the model `name`, beside its configuration; {} without one. Raises ImporterError."""
     folder = Path(name.removesuffix("config.json")).expanduser()
     found = folder / file if os.path.isfile(folder / file) else _cached(name, prefix, file)
     return {} if found is None else _read(found)
@@ -72,7 +72,7 @@ def _cached(name: str, prefix: str, file: str = "config.json") -> Path | None:
 
 
 def _is_a_models(data: dict[str, Any]) -> bool:
-    """Whether a `config.json` is of a model; a run directory of placekit has one, too."""
+    """Whether a `config.json` belongs to a model; a run directory of placekit has one, too."""
     return "model_type" in data or "_class_name" in data
 
 

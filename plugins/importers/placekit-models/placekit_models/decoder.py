@@ -35,7 +35,7 @@ latent attention (norms of the low ranks, parts of heads)."""
 OUTER_LAUNCHES = 3
 """Kernels outside of the layers: embedding, last norm, output."""
 SMALL_BITS = 9.0
-"""Weights of at most so many bits (8 and their scales) are expanded in the kernel: class `quantized_matmul`. The others are of
+"""Weights of at most this many bits (8 and their scales) are expanded in the kernel: class `quantized_matmul`. The others are of
 class `inference_matmul`: llama.cpp's kernels for 16 bits reach other fractions than those of libraries."""
 UNFUSED = 3.0
 """How often attention without a fused kernel (flash attention) reads its cache: the median of Llama-3-8B on 15 single GPUs is
@@ -47,7 +47,7 @@ TILE = 128
 """Rows that a product computes at once, on devices with tensor cores (`get_mmq_x_max_host` in llama.cpp). The tokens of an expert
 fill their last tile in part, and its arithmetic is done in full."""
 VECTOR = 8
-"""Up to so many tokens, kernels for vectors are used in place of tiles (llama.cpp)."""
+"""Up to this many tokens, kernels for vectors replace those for tiles (llama.cpp)."""
 QUEUE = 800
 """Launches that wait for a device; then the host waits, and later micro-batches do not begin. llama.cpp describes it and made the
 queue four times as long (pull request 19042, January 2026). So that prompts of Llama-3-8B on several GPUs have no bias."""
@@ -80,14 +80,14 @@ class Use:
         mode: `decode` computes one token of each of `batch` sequences; `prompt` computes `tokens` tokens of one sequence.
         context: tokens in the cache before this step.
         ubatch: most tokens of a micro-batch of a prompt.
-        bits, expert_bits: of a weight, scales included; of the routed experts where they differ. For `decoder` only:
-            tensors have their own.
-        cache_bytes: of a number in the cache.
+        bits, expert_bits: bits of a weight, scales included, and of a weight of the routed experts if they differ. For
+            `decoder` only: tensors have their own.
+        cache_bytes: bytes of a number in the cache.
         flash: whether attention is one fused kernel.
         overlap: whether devices work on several micro-batches of a prompt at once.
-        room: tokens of each sequence for which the cache has room, if that is more than it holds.
-        stage: layers on the last of several devices, whose queue of launches is limited; 0: it is not.
-        images: that the tower computes for each sequence before a prompt. Their tokens are among `tokens`.
+        room: tokens of each sequence that the cache can hold, if these are more than it holds.
+        stage: layers on the last of several devices, whose queue of launches is limited; 0: no limit.
+        images: images of each sequence that the tower encodes before a prompt. Their tokens are among `tokens`.
         copied: whether an output that shares the embedding's matrix has a copy of its own, so that it can be on another device.
     """
 
@@ -163,7 +163,7 @@ class _Layer:
         return found
 
     def reader(self, key: str) -> str:
-        """Key of the operation that reads a tensor which is no matrix: its own product, a norm, the recurrence, an addition."""
+        """Key of the operation that reads a tensor that is not a matrix: its own product, a norm, the recurrence, an addition."""
         own, mixing = key.rpartition(".")[0] or key, bool(self.mixing)
         if own in self.matrices or (own == "attn_norm" and mixing) or own == "ffn_norm":
             return own
@@ -172,7 +172,7 @@ class _Layer:
         return "ffn_add" if self.networks() else "attn_add"
 
     def width(self, *keys: str) -> int:
-        """Outputs of the first of these matrices that there is; 0 without any."""
+        """Outputs of the first of these matrices that the layer has; 0 without any."""
         return next((math.prod(self.tensors[k].shape[1:]) for k in keys if k in self.tensors), 0)
 
     @cached_property
@@ -333,7 +333,7 @@ class _Program:
         return p.values
 
     def line(self, p: _Pass, layer: _Layer) -> None:
-        """Products of one after the other; positions and words are no matrices here."""
+        """One product after the other; tables of positions and words are not multiplied."""
         rest = [layer.sources[k] for k in layer.tensors if k not in layer.matrices]
         for key in layer.matrices:
             if "patch_embd" in key or not re.search("embd|embedding", key):
@@ -341,7 +341,7 @@ class _Program:
                 rest = []
 
     def see(self, p: _Pass, layer: _Layer, reads: list[int], width: int, window: int) -> int:
-        """Attention of a tower, without a cache and a mask: all patches see all, or those in a window."""
+        """Attention of a tower, without a cache or a mask: all patches see all others, or those in a window."""
         rows = p.tokens * self.use.batch
         return self.kernel(
             p, f"{layer.name}attn", "attention", [*reads, *layer.read.get("mix", ())], width=width,

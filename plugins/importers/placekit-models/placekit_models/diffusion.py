@@ -50,7 +50,7 @@ def network(asked: Asked, source: str) -> Network:
         raise ImporterError(f"{kind} generates no text, so it has no mode={asked.mode}", "use mode=inference or train")
     for option, value in (("context", asked.context), ("weights", asked.weights)):
         if value is not None:
-            raise ImporterError(f"{kind} has no {option}", f"leave out {option}=")
+            raise ImporterError(f"{kind} has no option {option}", f"leave out {option}=")
     mode = asked.mode or "inference"
     cls = getattr(diffusers, kind)
     name = "-".join(asked.name.strip("/").split("/")[-2:])

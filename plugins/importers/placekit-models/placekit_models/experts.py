@@ -1,4 +1,4 @@
-"""Mixtures of experts: a kernel reads the weights of the experts that its tokens chose, not those of all."""
+"""Mixtures of experts: a kernel reads the weights of the experts that its tokens chose, not of all experts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optional libraries: a missing one is one clear error, and none of them may use the network."""
+"""Optional libraries: if one is missing, the error says what to install. None of them may use the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Inside, the libraries of Hugging Face do not use the network, whatever the environment says; it is restored afterwards."""
+    """Keep Hugging Face's libraries off the network, whatever the environment says; restore the environment afterwards."""
     before = {name: os.environ.get(name) for name in _OFFLINE}
     os.environ.update(_OFFLINE)
     _read_environment()

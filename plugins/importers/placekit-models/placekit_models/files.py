@@ -17,9 +17,11 @@ def network(asked: Asked, source: str) -> Network:
     file, _, attribute = asked.name.rpartition(":")
     path = Path(file).expanduser()
     if not path.is_file():
-        raise ImporterError(f"no file {file}", "a model of your own is FILE.py:FUNCTION")
+        raise ImporterError(f"there is no file {file}", "give your own model as FILE.py:FUNCTION")
     if asked.mode in ("prefill", "decode"):
-        raise ImporterError(f"mode={asked.mode} is for models of transformers", "the function itself builds its step")
+        raise ImporterError(
+            f"mode={asked.mode} is only for models of transformers", "leave out mode: the function builds its step"
+        )
     folder = folder_of(str(path.parent))
     factory = find_factory(f"{path.stem}:{attribute}", folder)
     given = {k: getattr(asked, k) for k in ("batch", "context", "dtype", "weights", "image")}

@@ -81,7 +81,7 @@ def split(model: str) -> tuple[str, str]:
     prefix, colon, name = model.partition(":")
     if colon and prefix in SOURCES:
         if "," in name:
-            raise ImporterError(f"model={model!r} is no single name", "a sweep over several needs -m")
+            raise ImporterError(f"model={model!r} has several names", "a sweep over several needs -m")
         if not name:
             raise ImporterError(f"model={model!r} has no name", f"give {prefix}:NAME")
         return prefix, name
@@ -90,9 +90,9 @@ def split(model: str) -> tuple[str, str]:
     if colon and re.fullmatch(r"\w\w+", prefix):
         close = difflib.get_close_matches(prefix, SOURCES, 1)
         guess = f"did you mean {close[0]}:{name}? " if close else ""
-        raise ImporterError(f"no models are called {prefix}:...", f"{guess}a model is {known}")
+        raise ImporterError(f"model={model!r} has an unknown prefix, {prefix}:", f"{guess}a model is {known}")
     if model.endswith(".py"):
-        raise ImporterError(f"model={model!r} names a file and no function of it", f"give model={model}:FUNCTION")
+        raise ImporterError(f"model={model!r} names a file, but no function in it", f"give model={model}:FUNCTION")
     if model.endswith((".pt", ".pth", ".safetensors")):
         hint = (
             "give FILE.py:FUNCTION, a function that builds the module; a language model's folder is checkpoint=FOLDER"

@@ -140,7 +140,7 @@ class _Model:
                 raise self._no_cache(_STATE if getattr(self.cls, "_is_stateful", False) else first_line(e)) from e
             except RuntimeError as e:
                 raise ImporterError(
-                    f"{self.cls.__name__} does not run as {self.asked.name} says: {first_line(e)}"
+                    f"{self.cls.__name__} does not run with the configuration of {self.asked.name}: {first_line(e)}"
                 ) from e
 
     @contextlib.contextmanager
@@ -151,14 +151,14 @@ class _Model:
         except ImporterError:
             raise
         except Exception as e:
-            what = f"no {self.cls.__name__} can be built as {self.asked.name} says: {first_line(e)}"
+            what = f"{self.cls.__name__} cannot be built from the configuration of {self.asked.name}: {first_line(e)}"
             raise ImporterError(what) from e
 
     def _no_cache(self, why: str) -> ImporterError:
         return ImporterError(
-            f"the cache of {self.cls.__name__} is not made of keys and values alone: {why}",
-            f"importer checkpoint plans such models as llama.cpp runs them: checkpoint={self.asked.name}; or mode=inference, the"
-            " pass over a whole sequence without a cache",
+            f"the cache of {self.cls.__name__} holds more than keys and values: {why}",
+            f"plan it as llama.cpp runs it, with checkpoint={self.asked.name}; or place the pass over a whole sequence without"
+            " a cache, with mode=inference",
         )
 
     def _with_cache(self, model: Any) -> Step:
@@ -216,7 +216,7 @@ class _Model:
             in_cache = self.mode == "decode" and hasattr(self.cls, "get_image_features")
             if not in_cache:  # where a token of a picture takes as much as one of text
                 warnings.warn(
-                    f"{name} takes images, too: this is a step of its text alone; image=512 gives each sequence one",
+                    f"{name} takes images, too, but this step has only text; image=512 adds an image to each sequence",
                     stacklevel=2,
                 )
             return {}, 0
@@ -234,10 +234,10 @@ class _Model:
             try:
                 tokens = tokens_of(model, _faked(given, mode)) // self.asked.batch
             except Exception as e:
-                raise ImporterError(f"{name} takes no image as {self.asked.name} says: {first_line(e)}") from e
+                raise ImporterError(f"{name} does not take the image of {self.asked.name}: {first_line(e)}") from e
         if tokens >= self.context:
             raise ImporterError(
-                f"an image of {side} x {side} is {tokens:,} tokens of {name}, which leave none of context={self.context}",
+                f"an image of {side} x {side} is {tokens:,} tokens of {name}, no room for text in context={self.context}",
                 f"give context={tokens + 64} or more, or a smaller image=",
             )
         what = f"is {tokens:,} of the {self.context:,} tokens" if tokens else "is read beside the tokens of text"
@@ -249,7 +249,7 @@ class _Model:
 
     @property
     def _beside_text(self) -> bool:
-        """Whether layers attend to a picture that is no part of the text."""
+        """Whether layers attend to a picture that is not part of the text."""
         given, tokens = self.pictures
         return bool(given) and not tokens
 
@@ -331,7 +331,7 @@ class _Model:
             return {"labels": torch.randint(0, self.config.num_labels, (batch, *size))}
         if re.search("Detection|Segmentation", name):
             raise ImporterError(
-                f"the loss of {name} matches objects to targets, of which each image has another number",
+                f"the loss of {name} matches objects to targets, whose number differs from image to image",
                 "use mode=inference, or write a function with a loss of fixed shapes: model=FILE.py:FUNCTION",
             )
         if "ForCTC" in name:
@@ -473,7 +473,7 @@ def _context(config: Any, asked: Asked, cls: Any) -> int:
     if limit is not None and asked.context is not None and asked.context > limit:
         raise ImporterError(
             f"context={asked.context}, but {asked.name} takes {limit:,} tokens at most",
-            "a longer one is a change of its config.json (positions), in a folder of your own",
+            "for more, copy its config.json into a folder of your own, raise its number of positions, and give the folder",
         )
     return asked.context or min(CONTEXT, limit or CONTEXT)
 

@@ -31,21 +31,21 @@ class ModelOptions(Kernels, ImporterOptions):
     context: int | None = Field(
         None,
         ge=1,
-        description="tokens per sequence; for decode, those in the cache; null: what the network takes, at most 2048",
+        description="tokens per sequence, for decode those in the cache; null: as many as the network takes, up to 2048",
     )
     dtype: Literal["float32", "float16", "bfloat16"] | None = Field(
-        None, description="number type of weights and activations; null: that of the configuration, else float32"
+        None, description="number type of weights and activations; null: as in the configuration, else float32"
     )
     weights: str | None = Field(
         None,
-        description="storage of the weights of linear layers and experts: int8 or int4; null: that of the configuration, else"
+        description="storage of the weights of linear layers and experts: int8 or int4; null: as in the configuration, else"
         " dtype. Other formats: importer checkpoint",
         examples=["int8", "int4"],
     )
     image: int | None = Field(
-        None, ge=1, description="height and width of images; null: those of the network, and none beside text"
+        None, ge=1, description="height and width of images; null: the network's own size, no image beside text"
     )
-    seed: int = Field(0, ge=0, description="seed of weights and inputs when it is executed")
+    seed: int = Field(0, ge=0, description="seed of weights and inputs when the program is executed")
 
 
 class Asked(Options):

@@ -25,7 +25,7 @@ def needs_pictures(cls: Any) -> bool:
 
 
 def size_of(config: Any) -> Any:
-    """The size of images in a configuration, or in that of its vision encoder; None if there is none."""
+    """The size of images in a configuration, or in its vision encoder's; None without one."""
     holder = holder_of_size(config)
     return None if holder is None else holder.image_size
 
@@ -38,7 +38,7 @@ def holder_of_size(config: Any) -> Any:
 
 
 def picture(config: Any, cls: Any, name: str, side: int, batch: int) -> dict[str, torch.Tensor]:
-    """What the image processor makes of a random picture of `side` x `side` for each of `batch` sequences: arguments of `cls`.
+    """The image processor's output for a random picture of `side` x `side` in each of `batch` sequences: arguments of `cls`.
 
     The processor is that of the configuration's folder (`preprocessor_config.json`), else that of transformers with the sizes
     of the configuration. Raises ImporterError.

@@ -185,8 +185,8 @@ def stored(config: Any) -> Storage | None:
     skipped, group = [skipped] if isinstance(skipped, str) else skipped, config.get("group_size")
     if not isinstance(skipped, list | tuple) or not isinstance(group, int | None):
         raise ImporterError(
-            f"`quantization_config` has group_size {group!r:.60} and leaves out {skipped!r:.60}",
-            "give a number, and a list of modules",
+            f"`quantization_config` has group_size {group!r:.60}, and skips {skipped!r:.60}",
+            "make group_size a number, and the skipped modules a list",
         )
     if method == "mxfp4":  # 32 weights of 4 bits share a scale of 8 bits; experts alone are stored so
         return Storage(4, 32, torch.uint8, tuple(skipped), linear=False)
@@ -200,6 +200,6 @@ def stored(config: Any) -> Storage | None:
         return Storage(base.bits, width, base.scale, tuple(skipped))
     bits_text = f" with {bits} bits" if bits else ""
     raise ImporterError(
-        f"weights quantised by {method!r}{bits_text} are not modelled",
-        "give weights=int8 or weights=int4, or checkpoint=... in place of model=...",
+        f"importer model does not know weights quantised by {method!r}{bits_text}",
+        "give weights=int8 or weights=int4, or checkpoint=... instead of model=...",
     )

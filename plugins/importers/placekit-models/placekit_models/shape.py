@@ -24,8 +24,8 @@ class Tensor:
 
     Attributes:
         shape: the width of the input comes first, then that of the output; then, for all experts of a layer, their number.
-        bits: of a number, scales included.
-        type: of the numbers, for people.
+        bits: bits of a number, scales included.
+        type: name of the numbers' type, to show.
         module: path of the module that has it in the model's own code; empty if that is unknown.
     """
 
@@ -70,8 +70,8 @@ class Tower:
     Attributes:
         tensors: named as in llama.cpp's `mmproj` files: `v.blk.3.attn_q.weight` (images), `a.blk...` (sound), `mm.0.weight` (the
             projector). A convolution is a matrix: all inputs of an output are its first size.
-        patches: of an image, or of 30 seconds of sound: the rows of products in its layers.
-        tokens: that they are in the prompt.
+        patches: patches of an image, or of 30 seconds of sound: the rows of products in its layers.
+        tokens: tokens of the prompt that the patches become.
         windows: [layers] patches that attention sees; 0: all. Layers beyond the end see all.
         buffer: bytes that llama.cpp allocates for the values.
         file: the `mmproj` file, as command lines name it.
@@ -86,7 +86,7 @@ class Tower:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors."""
         return sum(t.bytes for t in self.tensors)
 
 
@@ -96,8 +96,8 @@ class Checkpoint:
 
     Attributes:
         layers: how many layers there are.
-        active: experts that a token takes.
-        heads: of attention; 0: unknown.
+        active: experts that a token uses.
+        heads: heads of attention; 0: unknown.
         windows: [layers] tokens that a layer's attention sees; 0: all. Layers beyond the end see all.
         state, convolution: numbers that a recurrent layer keeps of a sequence, and those for its convolution.
         name, architecture: for people; the architecture is named as in GGUF files.
@@ -119,7 +119,7 @@ class Checkpoint:
 
     @property
     def bytes(self) -> int:
-        """Of all tensors, those of the tower too."""
+        """Bytes of all tensors, the tower's included."""
         return sum(t.bytes for t in self.tensors) + (self.tower.bytes if self.tower else 0)
 
     def window(self, layer: int) -> int:
@@ -129,7 +129,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Experts:
-    """Experts of a layer: how many, how many a token takes, their width, that of the shared one.
+    """Experts of a layer: how many, how many a token uses, their width, and the width of the shared expert.
 
     The first `dense` layers have an ordinary network of width `dense_width` instead, as do all but every `every`th layer.
     """

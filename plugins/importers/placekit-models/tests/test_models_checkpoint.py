@@ -171,7 +171,7 @@ def test_caches_and_states_by_hand() -> None:
 def test_a_gguf_file_is_read_up_to_its_weights(tmp_path: Path) -> None:
     path = tmp_path / "small.gguf"
     path.write_bytes(small())
-    with pytest.warns(UserWarning, match="ends .* bytes early: it is planned from its header"):
+    with pytest.warns(UserWarning, match="ends .* bytes early: the plan uses its header only"):
         [program] = load_programs(str(path))
     per = 34 / 32
     matrices = 2 * 64 * 100 + 2 * (64 * 192 + 3 * 64 * 128)
@@ -410,8 +410,8 @@ def test_a_file_that_is_here_is_itself(tmp_path: Path) -> None:
 
 def test_contradictions_of_folders(tmp_path: Path) -> None:
     for change, message in {
-        ("num_hidden_layers", 3): "has no tensors of layer 2, and its configuration 3 layers",
-        ("num_experts", 8): "contradicts its configuration, of 8 experts",
+        ("num_hidden_layers", 3): "has no tensors of layer 2, but its configuration has 3 layers",
+        ("num_experts", 8): "contradicts its configuration, which has 8 experts",
         ("num_experts_per_tok", 9): "a token takes 9 of 4 experts",
         ("hidden_size", 32): "has no embedding of words of width 32",
         ("hidden_size", "x"): "hidden_size is 'x', not a count",

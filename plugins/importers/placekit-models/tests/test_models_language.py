@@ -411,7 +411,7 @@ def test_inputs_have_the_sizes_that_networks_take(load: Any, config: dict[str, A
 
 @pytest.mark.parametrize("mode", ["prefill", "inference"])
 def test_text_of_a_network_that_takes_images_is_placed_with_a_note(load: Any, mode: str) -> None:
-    with pytest.warns(UserWarning, match="takes images, too: this is a step of its text alone; image=512 gives"):
+    with pytest.warns(UserWarning, match="takes images, too, but this step has only text; image=512 adds"):
         graph = load(GEMMA_AND_IMAGES, mode=mode, context=4).graph
     assert not named(graph, "pixel_values")
 
@@ -721,7 +721,7 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
         (
             {"model_type": "mamba", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 16},
             {},
-            "it keeps the state of a recurrence.*\n  importer checkpoint plans such models as llama.cpp runs them: checkpoint=",
+            "it keeps the state of a recurrence.*\n  plan it as llama.cpp runs it, with checkpoint=",
         ),
         ({**LLAMA, "quantization_config": "gptq"}, {}, "`quantization_config` is 'gptq', not a mapping"),
         (
@@ -734,7 +734,7 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
             {"mode": "train"},
             "the loss of YolosForObjectDetection matches objects to targets",
         ),
-        ({**IDEFICS, "scale_factor": 3}, {"mode": "inference", "image": 56}, "takes no image as .* says: shape"),
+        ({**IDEFICS, "scale_factor": 3}, {"mode": "inference", "image": 56}, "does not take the image of .*: shape"),
     ],
 )
 def test_mistakes(load: Any, config: dict[str, Any], options: dict[str, Any], message: str) -> None:

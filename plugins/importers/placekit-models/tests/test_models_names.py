@@ -45,13 +45,13 @@ def test_a_prefix_says_where_from() -> None:
 def test_unknown_prefixes() -> None:
     for model, message in {
         "": "no model is named\n  give model=NAME: hf:NAME, timm:NAME",
-        "hg:x": r"no models are called hg:\.\.\.",
+        "hg:x": "model='hg:x' has an unknown prefix, hg:",
         "tim:x": "did you mean timm:x",
         "Qwen3-8B": "does not say where the model comes from\n  did you mean hf:Qwen/Qwen3-8B",
-        "my.py": "names a file and no function of it\n  give model=my.py:FUNCTION",
+        "my.py": "names a file, but no function in it\n  give model=my.py:FUNCTION",
         "w.pt": "is a file of weights, which holds no graph\n  give FILE.py:FUNCTION",
         "x": "FILE.py:FACTORY, FILE.onnx",
-        "hf:a,hf:b": "is no single name\n  a sweep over several needs -m",
+        "hf:a,hf:b": "has several names\n  a sweep over several needs -m",
     }.items():
         with pytest.raises(ImporterError, match=message):
             split(model)
@@ -141,7 +141,7 @@ def test_a_function_of_ones_own(tmp_path: Path) -> None:
         load_programs(model=f"{path}:step", dtype="float16")
     with pytest.raises(ImporterError, match="takes no 'context'"):  # the first of several, whatever the hash seed
         load_programs(model=f"{path}:step", weights="int8", dtype="float16", context=4)
-    with pytest.raises(ImporterError, match="mode=decode is for models of transformers"):
+    with pytest.raises(ImporterError, match="mode=decode is only for models of transformers"):
         load_programs(model=f"{path}:step", mode="decode")
     with pytest.raises(ImporterError, match=r"no file .*nope\.py"):
         load_programs(model="nope.py:step")

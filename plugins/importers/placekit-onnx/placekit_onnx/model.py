@@ -36,11 +36,11 @@ def read_model(path: Path) -> ModelProto:
     _check_versions(model)
     if model.functions:
         if _inlined_bytes(model) > MAX_EXPANDED:
-            raise ValueError(f"its functions call each other so often that it has more than {MAX_EXPANDED:,} bytes")
+            raise ValueError(f"with its functions inlined, it has more than {MAX_EXPANDED:,} bytes")
         try:
             model = onnx.inliner.inline_local_functions(model)
         except Exception as e:  # any error of the compiled code
-            raise ValueError(f"its functions cannot be put in the place of their calls: {e}") from None
+            raise ValueError(f"its functions cannot be inlined: {e}") from None
     return model
 
 
@@ -53,7 +53,7 @@ def _check_texts(model: ModelProto) -> None:
             if field.type == FieldDescriptor.TYPE_MESSAGE:
                 messages += values
             elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(v, str) for v in values):
-                raise ValueError(f"a text in it is not UTF-8 ({field.name})")
+                raise ValueError(f"it has text that is not UTF-8 ({field.name})")
 
 
 def _check_versions(model: ModelProto) -> None:
@@ -63,7 +63,7 @@ def _check_versions(model: ModelProto) -> None:
         raise ValueError("it does not say which version of ONNX's operators it uses (opset_import)")
     if not 1 <= versions.get("", 1) <= newest:
         raise ValueError(
-            f"it uses version {versions['']} of ONNX's operators, and the installed onnx {onnx.__version__} knows 1 to {newest}"
+            f"it uses version {versions['']} of ONNX's operators, but the installed onnx {onnx.__version__} knows 1 to {newest}"
         )
 
 

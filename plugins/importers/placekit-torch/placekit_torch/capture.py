@@ -118,7 +118,10 @@ class _Whole(torch.nn.Module):
                 " transformers), or use mode=inference",
             )
         if not loss.requires_grad:
-            raise ImporterError(f"the loss of {self.label} depends on no parameter that requires a gradient")
+            raise ImporterError(
+                f"the loss of {self.label} depends on no parameter that requires a gradient",
+                "train some of its parameters, or use mode=inference",
+            )
         return loss
 
     def _tensors(self, output: Any) -> Any:
@@ -126,7 +129,7 @@ class _Whole(torch.nn.Module):
         found = list({id(t): t for t in tensors_in(output)}.values())
         if not found:
             raise ImporterError(
-                f"{self.label} returns no tensor, but a {type(output).__name__}", "the module must return its results"
+                f"{self.label} returns a {type(output).__name__} without tensors", "return the module's results"
             )
         return found
 
@@ -139,7 +142,7 @@ class _Whole(torch.nn.Module):
             if any(t is not None for t in targets):
                 raise
             message, _ = explain(e, f"{self.label} cannot be traced")
-            hint = "the loss was given no targets; if it needs some, give targets=..., its arguments after the module's output"
+            hint = "the loss got no targets; if it takes some after the module's output, give targets=..."
             raise ImporterError(message, hint) from e
 
     def paths(self) -> dict[torch.nn.Module, str]:
@@ -247,27 +250,27 @@ def _built(builder: Builder, fake: TraceMode, tracer: str, name: str) -> Step:
 def _warn_of_specialised(fake: TraceMode, name: str) -> None:
     if fake.reads:
         warnings.warn(
-            f"{name} was traced with the values of this example. Its graph is right for other values only if these lines decide"
-            f" the same:{_first(fake.reads)}",
+            f"{name} was traced with the values of this example. Its graph is right for other values only if these lines do"
+            f" the same with them:{_first(fake.reads)}",
             stacklevel=2,
         )
     if fake.routed:
         warnings.warn(
-            f"{name} reads positions from topk or argmax, as routers of experts do. They were taken in turn, so that each"
-            " expert has the same load: costs are those of even loads, and the program cannot be executed with other"
+            f"{name} reads positions from topk or argmax, as routers of experts do. The trace gives every expert the same load:"
+            " costs are for even loads, and the program cannot be executed with other"
             f" loads:{_first(fake.routed)}",
             stacklevel=2,
         )
     if fake.drawn:
         warnings.warn(
-            f"{name} draws numbers that decide what runs; each was taken to be almost 1 (with LayerDrop, no layer is left"
-            f" out):{_first(fake.drawn)}",
+            f"{name} draws random numbers that decide what runs. The trace takes each as almost 1 (with LayerDrop, all layers"
+            f" run):{_first(fake.drawn)}",
             stacklevel=2,
         )
 
 
 def _first(lines: Collection[str]) -> str:
-    """At most three of the lines, and how many there are besides: a library may have a dozen, which no user changes."""
+    """At most three of the lines, and how many more there are: a library may have a dozen, which no user changes."""
     more = f"\n  and {len(lines) - 3} more lines" if len(lines) > 3 else ""
     return "".join(list(lines)[:3]) + more
 
@@ -277,8 +280,8 @@ def _warn_of_recurrent(module: torch.nn.Module, name: str) -> None:
         if isinstance(part, torch.nn.LSTM | torch.nn.GRU):
             kind = type(part).__name__
             warnings.warn(
-                f"{name}: {path or 'the module'} is an nn.{kind}, which is traced with its input projection moved out of the"
-                f" loop over time: all steps wait for it and can hardly overlap. A loop of nn.{kind}Cell can be placed better.",
+                f"{name}: {path or 'the module'} is an nn.{kind}. Its trace has the input projection before the loop over time:"
+                f" all steps wait for it and can hardly overlap. A loop of nn.{kind}Cell can be placed better.",
                 stacklevel=2,
             )
 

@@ -90,7 +90,7 @@ class Part:
         unknown = sorted(self.dims.keys() - set(given.names))
         if unknown:
             raise IndivisibleError(
-                f"importer.batch_dims names {unknown[0]!r}, which is no input", f"inputs: {', '.join(given.names)}"
+                f"importer.batch_dims names {unknown[0]!r}, which is not an input", f"inputs: {', '.join(given.names)}"
             )
         dims = [(name, t, self.dims.get(name, 0)) for name, t in zip(given.names, given.tensors, strict=True)]
         split = [(name, t, dim) for name, t, dim in dims if dim is not None and t.dim()]
@@ -98,15 +98,17 @@ class Part:
         if wrong:
             raise IndivisibleError(f"importer.batch_dims: {wrong[0]!r} has no dimension {self.dims[wrong[0]]}")
         if not split:
-            raise IndivisibleError("no input has a dimension that could be divided among towers", "importer.towers=1")
+            raise IndivisibleError(
+                "no input has a dimension that could be divided among towers", "use importer.towers=1"
+            )
         rows = split[0][1].shape[split[0][2]]
         for name, t, dim in split[1:]:
             if t.shape[dim] != rows and name not in self.dims:
                 raise IndivisibleError(
                     f"{name!r} cannot be divided among towers: its dimension 0 has {t.shape[dim]} rows, and that of"
                     f" {split[0][0]!r} has {rows}",
-                    f"importer.batch_dims={{{name}: D}} names the dimension to divide, {{{name}: null}} gives all of it to"
-                    " every tower",
+                    f"name the dimension to divide, importer.batch_dims={{{name}: D}}, or give the whole input to every tower,"
+                    f" importer.batch_dims={{{name}: null}}",
                 )
         return split
 
@@ -170,8 +172,8 @@ def _traced(trace: Callable[[Builder], Captured], part: Builder, share: int) -> 
     except ImporterError as e:
         raise ImporterError(
             f"the step of a tower with {share} part{'s' * (share > 1)} of the batch: {e.message}",
-            "if it can be traced without importer.towers, the module itself holds something of the size of the whole batch,"
-            " such as a cache in a buffer or the batch size as a number, which cannot be divided",
+            "if it can be traced without importer.towers, the module itself depends on the size of the whole batch: it has"
+            " a cache in a buffer, for example, or the batch size as a number",
         ) from e
 
 
@@ -240,7 +242,7 @@ class _Towers:
         joined.operations += step.operations
 
     def _gradients(self, step: Captured) -> list[Node]:
-        """The gradients of a step, in the order of the trace: what the updates read, or results named `gradient.*`."""
+        """The gradients of a step, in the order of the trace: the updates read them, or they are results `gradient.*`."""
         read = {
             n for node in step.graph.nodes if node.meta.get("phase") == "update" and node.op == "call_function"
             for n in node.all_input_nodes if n.op == "call_function" and n.meta["phase"] == "backward"
@@ -257,8 +259,8 @@ class _Towers:
         shapes = [[(n.meta["val"].shape, n.meta["val"].dtype) for n in own] for own in gradients]
         if any(own != shapes[0] for own in shapes):
             raise ImporterError(
-                "the towers' gradients do not correspond: the step does something else for other batches",
-                "equal parts: importer.towers=N",
+                "the towers' gradients do not correspond: the step runs other operations for other batch sizes",
+                "give all towers equal parts: importer.towers=N",
             )
         for bucket in _buckets([n.meta["val"] for n in gradients[0]]):
             own = [[gradients[i][k] for k in bucket] for i in range(len(self.steps))]

@@ -103,7 +103,7 @@ def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
             guess = f"did you mean {without!r}? " if ".py:" in target else ""
             raise ImporterError(
                 f"no module named {e.name!r} for importer.module={target!r}",
-                f"{guess}looked in {folder} and in the Python environment; importer.path names another folder",
+                f"{guess}placekit looked in {folder} and in the Python environment; importer.path=FOLDER adds another folder",
             ) from None
         except (Exception, SystemExit) as e:
             reason = f"{type(e).__name__}: {first_line(e)}"

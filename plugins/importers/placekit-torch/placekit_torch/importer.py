@@ -145,7 +145,7 @@ def import_module(
 
     `kernels` are the importer's options, such as `attention`, `optimizer_kernels` and `fusion`.
 
-    `program.executable.initial()` gives copies of the module's own weights and of these inputs. It has no recipe: another
-    process cannot rebuild it. Raises ImporterError that names the line if the module cannot be traced.
+    `program.executable.initial()` gives copies of the module's own weights and of these inputs. The program has no recipe:
+    another process cannot rebuild it. Raises ImporterError that names the line if the module cannot be traced.
     """
     return import_given(Step(module, inputs, loss, targets, optimizer), mode=mode, name=name, **kernels)

@@ -34,7 +34,7 @@ class InPlace:
 
     Attributes:
         memory: for each such kernel, the kernel or source whose memory it writes to.
-        free: those of them that no GPU runs, because the kernel before wrote into the view itself.
+        free: kernels among them that no GPU runs, because the kernel before wrote into the view itself.
     """
 
     def __init__(self, captured: Captured, views: Views) -> None:
@@ -55,7 +55,7 @@ class InPlace:
                 self._add(node)
 
     def _tensor(self, argument: object) -> Node:
-        """The tensor that a node in the place of an argument reads."""
+        """The tensor that is read where a node is an argument."""
         return self.views.tensor(cast(Node, argument))
 
     def _written_sources(self, captured: Captured) -> dict[Node, Node]:
@@ -107,7 +107,7 @@ class InPlace:
         return known and isinstance(value, torch.Tensor) and self._is_place(part.args[0], scatter, value)
 
     def _is_place(self, view: object, scatter: Node, value: torch.Tensor | None = None) -> bool:
-        """Whether `view` is what the scatter replaces; with `value`, whether that has its shape and type, too."""
+        """Whether the scatter replaces `view`; with `value`, also whether `value` has its shape and type."""
         if not isinstance(view, torch.fx.Node) or view not in self.views:
             return False
         whole = cast(Node, scatter.args[0])

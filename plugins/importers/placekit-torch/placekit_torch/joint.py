@@ -65,7 +65,7 @@ class Joint:
         constants: `get_attr` nodes by name, and their values.
         gradients: nodes by parameter name; a parameter without gradient is missing.
         new_buffers: new values of the buffers that the step changes.
-        new_parameters: those of the parameters that the forward pass changes (`weight.data.clamp_(-1, 1)`), by name.
+        new_parameters: new values of the parameters that the forward pass changes (`weight.data.clamp_(-1, 1)`), by name.
         new_inputs: new values of the inputs that the step changes, by position.
         outputs: the outputs of the module, flattened.
     """

@@ -137,7 +137,7 @@ class TraceMode(ShapeMode):  # type: ignore[no-untyped-call]
         return tensor, found
 
     def _ctc_loss(self, scores: Any, targets: Any, frames: Any, lengths: Any, *others: Any) -> tuple[Any, Any]:
-        """The results' shapes, of which torch knows none: losses, and [batch, frames, 2 x longest target + 1]."""
+        """The results' shapes, which torch does not know: losses, and [batch, frames, 2 x longest target + 1]."""
         known = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
         batch = len(known)
         return scores.new_empty(batch), scores.new_empty(batch, scores.shape[0], 2 * max(known) + 1)

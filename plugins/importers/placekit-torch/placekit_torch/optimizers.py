@@ -57,11 +57,11 @@ class Optimizer:
                 self.optimizer: torch.optim.Optimizer = make([p for p in module.parameters() if p.requires_grad])
         except Exception as e:
             message, _ = explain(e, f"the optimizer of {name} failed")
-            raise ImporterError(message, "it is called with a list of parameters") from e
+            raise ImporterError(message, "give a function that takes a list of parameters") from e
         self.kind = type(self.optimizer)
         if any(id(p) not in self.names for group in self.optimizer.param_groups for p in group["params"]):
             raise ImporterError(
-                f"the optimizer of {name} updates a tensor that is no parameter of the module",
+                f"the optimizer of {name} updates a tensor that is not a parameter of the module",
                 "build it from the parameters that it receives",
             )
 
@@ -100,8 +100,8 @@ class Optimizer:
         if fixed:
             warnings.warn(
                 f"{self.name}: {self.kind.__name__} computes with Python numbers that change from step to step"
-                f" ({', '.join(sorted(fixed))}). Its update is traced with those of the second step: costs are right, but values"
-                " differ in other steps. Keep such numbers in tensors, as torch.optim does with capturable=True.",
+                f" ({', '.join(sorted(fixed))}). The trace has the numbers of the second step: costs are right, but values are"
+                " wrong in other steps. Keep such numbers in tensors, as torch.optim does with capturable=True.",
                 stacklevel=2,
             )
 

@@ -174,7 +174,7 @@ def test_wrong_steps() -> None:
         ({"optimizer": torch.optim.LBFGS}, ["the update of LBFGS", "closure"]),
         ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, ["optimizer of this step is not callable"]),
         ({"optimizer": lambda p: torch.optim.SGD(p, lr=-1)}, ["Invalid learning rate"]),
-        ({"optimizer": lambda p: torch.optim.SGD([torch.zeros(3)], lr=1)}, ["no parameter of the module"]),
+        ({"optimizer": lambda p: torch.optim.SGD([torch.zeros(3)], lr=1)}, ["not a parameter of the module"]),
         ({"loss": lambda y: y}, ["the loss is a tensor of shape (2, 3)"]),
         ({"loss": lambda y: 3.0}, ["the loss is a float"]),
         ({"loss": lambda y: y.detach().sum()}, ["depends on no parameter"]),

@@ -85,7 +85,7 @@ def test_flops_of_experts_are_those_of_the_tokens_that_they_get() -> None:
 
 
 def test_a_loop_over_experts_has_even_loads() -> None:
-    with pytest.warns(UserWarning, match=r"(?s)each expert has the same load.*torch\.where\(chosen == e\)"):
+    with pytest.warns(UserWarning, match=r"(?s)every expert the same load.*torch\.where\(chosen == e\)"):
         graph = import_module(Experts(), torch.randn(16, 8), loss=lambda y: y.sum()).graph
     rows = [graph.shape(t)[0] for t, v in enumerate(graph.tensor_producer) if graph.op_name[v].endswith("/addmm")]
     assert sorted(rows) == [8, 8, 8, 8, 16]  # four experts, and the router
@@ -121,7 +121,7 @@ def test_values_that_depend_on_no_data_are_known() -> None:
 
 
 def test_layer_drop_keeps_every_layer() -> None:
-    with pytest.warns(UserWarning, match=r"(?s)taken to be almost 1.*torch\.rand\(\[\]\) < self\.rate"):
+    with pytest.warns(UserWarning, match=r"(?s)takes each as almost 1.*torch\.rand\(\[\]\) < self\.rate"):
         graph = import_module(Dropped(4, 4), torch.randn(2, 4), loss=lambda y: y.sum()).graph
     assert sum(t == "aten.addmm" for t in (graph.op_type[v] for v in range(graph.n))) == 3
     module = Dropped(4, 4)

@@ -117,7 +117,7 @@ class LlamaBlockImporter(ZooImporter):
         return Block(o.embedding, o.heads, o.sequence)
 
     def step(self) -> Step:
-        """The forward pass of random embeddings; trained, with the mean squared error to others."""
+        """The forward pass of random embeddings; for training, with the mean squared error to other random embeddings."""
         o: LlamaBlockOptions = self.options
         inputs, targets = (torch.randn(o.batch, o.sequence, o.embedding) for _ in range(2))
         return Step(self.network(), inputs, F.mse_loss, targets, self.make_optimizer)

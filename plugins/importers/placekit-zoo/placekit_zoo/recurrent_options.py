@@ -15,7 +15,7 @@ class RecurrentOptions(NetworkOptions):
     optimizer: OptimizerName = Field("adam", description="the paper uses adam (section 4.1)")
     layers: int = Field(2, ge=1, description="LSTM layers; in an encoder-decoder, of each half")
     hidden: int = Field(1024, ge=1, description="width of the LSTM layers")
-    embedding: int | None = Field(None, ge=1, description="width of the embedding; `hidden` if none")
+    embedding: int | None = Field(None, ge=1, description="width of the embedding; null: as `hidden`")
     vocabulary: int = Field(32_000, ge=2, description="distinct words or word pieces")
     dropout: float = Field(
         0.2, ge=0, lt=1, description="probability of dropping a value between layers; not between steps"

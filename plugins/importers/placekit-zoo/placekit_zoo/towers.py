@@ -35,15 +35,16 @@ class TowersImporter(Importer):
     def load(self) -> list[Program]:
         """The replicated programs, without executables.
 
-        Raises ImporterError if the importer named in `of` has no option `batch`, its batch cannot be divided, it brings
-        costs of its own, or its program is no training step; PluginError if there is no such importer; ConfigError if an
-        option in `of` is wrong.
+        Raises ImporterError if the importer named in `of` has no option `batch`, its batch cannot be divided, it has
+        costs of its own, or its program is not a training step; PluginError if there is no such importer; ConfigError if
+        an option in `of` is wrong.
         """
         o: TowersOptions = self.options
         programs = self.inner().load()
         if any(p.costs is not None for p in programs):
             raise ImporterError(
-                f"the costs that importer {o.of['name']!r} brings are for one replica only", "use costs.file"
+                f"importer {o.of['name']!r} has costs for one replica only",
+                "give those of all replicas with costs.file",
             )
         return [
             Program(replicate(p.graph, o.towers, o.synchronous, o.steps), cluster=p.cluster, split=p.split)
@@ -55,7 +56,7 @@ class TowersImporter(Importer):
         o: TowersOptions = self.options
         values = dict(o.of)
         if "name" not in values:
-            raise ImporterError("importer.of names no importer", "importer.of.name=inception_v3, for example")
+            raise ImporterError("importer.of names no importer", "give one, such as importer.of.name=inception_v3")
         registry = installed()
         entry = registry.get("importer", str(values.pop("name")))
         if not _has_batch(entry.component.config):
@@ -97,7 +98,7 @@ def replicate(graph: Graph, towers: int, synchronous: bool = True, steps: int = 
     also inputs that only updates read.
 
     Raises ImporterError if nothing is updated, an updated value is read in the same step, an update writes a buffer, or a
-    synchronous update reads anything but gradients that exists once per tower.
+    synchronous update reads a tensor that exists once per tower and is not a gradient.
     """
     parts = _Parts.of(graph, synchronous)
     copy = _Copy(graph, parts.shared, f"{graph.name}_towers")
@@ -189,17 +190,17 @@ def _check_updates(
     if reads.any():
         reader, read = graph.edge_op[reads][0], graph.tensor_producer[graph.input_tensor[reads][0]]
         raise ImporterError(
-            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, no gradient, and every"
-            " tower has its own",
-            "importer.synchronous=false: each tower updates with its own",
+            f"update {graph.op_name[reader]!r} of {graph.name!r} reads {graph.op_name[read]!r}, which is not a gradient"
+            " but differs between towers",
+            "let each tower update on its own: importer.synchronous=false",
         )
     memory = graph.tensor_producer[graph.tensor_storage]
     writes = update[graph.tensor_producer] & ~graph.kernel[memory] & ~source[memory]
     if writes.any():
         raise ImporterError(
             f"update {graph.op_name[graph.tensor_producer[writes][0]]!r} of {graph.name!r} writes into"
-            f" {graph.op_name[memory[writes][0]]!r}, and every tower has its own",
-            f"only sources of op_type {' or '.join(SHARED)} are shared",
+            f" {graph.op_name[memory[writes][0]]!r}, which the towers do not share",
+            f"towers share sources of op_type {' or '.join(SHARED)} only",
         )
 
 

@@ -1,4 +1,4 @@
-"""Runtimes that people run networks with: their rules as policies, their maps as text, and what a map costs there.
+"""Runtimes that people run networks with: their rules as policies, their maps as text, and the cost of a map.
 
 A package adds a runtime by an entry point in the group `placekit.runtimes`, as this package does for its own;
 `runtime(name)` is the object that it names, a `placekit_runtimes.interface.Runtime`. Importing this package imports neither
@@ -189,7 +189,7 @@ def placekit_result_methods() -> dict[str, Callable[..., Any]]:
 
 
 def _device_map(result: Result, whole: Collection[str] = ()) -> dict[str, int | str]:
-    """The device of each module, as accelerate takes it; warns of what that cannot express. Raises PlacementError.
+    """The device of each module, as accelerate takes it; warns if the placement splits modules. Raises PlacementError.
 
     `placekit apply` simulates the map, too: whether it fits, and what it costs.
     """

@@ -49,14 +49,14 @@ _JSON = "`--format json` prints the placement as it was found"
 
 
 def main(argv: list[str], registry: Registry) -> int:
-    """Print a placement in another form, or write it to `--out`. Standard error gets its costs and what it cannot express."""
+    """Print a placement in another form, or write it to `--out`. Its costs and warnings go to standard error."""
     formats = (*runtimes(), "msr", "json")
     parser = Parser("apply", "The placement that a run found, in the form that other code needs.")
     parser.add_argument("folder", metavar="RUN_DIR", type=Path, help="the run_dir of the run")
     parser.add_argument(
         "--format", default=formats[0], metavar="FORMAT",
         help="device_map (the default): a device for each module; pipeline: stages of modules; msr: a graph file with devices;"
-        " json: the device of each operation, as in placement.json; a device for each layer, for a runtime: "
+        " json: the device of each operation, as in placement.json; for a runtime, the device of each layer: "
         + ", ".join(f for f in formats if f not in ("device_map", "pipeline", "msr", "json")),
     )  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it to this file instead of printing it")
@@ -76,14 +76,14 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def _evaluated(name: str, folder: Path, registry: Registry) -> str:
-    """The text of a map. Standard error gets its costs and what it cannot express."""
+    """The text of a map. Its costs and warnings go to standard error."""
     run = _Run(folder, registry)
     if name == "msr":
         found, made = None, run.msr()
     else:
         if "tower" in run.problem.graph.columns:
             raise PlacementError(
-                f"--format {name} does not take data parallelism: every device has the whole module, and a part of the batch",
+                f"--format {name} cannot express data parallelism: every device has the whole module and a part of the batch",
                 "run a process per device under torch.nn.parallel.DistributedDataParallel (docs/training.md)",
             )
         found = runtime(name)
@@ -182,7 +182,7 @@ def _by_runtime(run: _Run, found: Runtime, made: RuntimeMap) -> list[str]:
     if cost.value_s is None:
         return [cost.error]
     if cost.error:
-        raise PlacementError(cost.error, "place with less memory, or use `--format json`")
+        raise PlacementError(cost.error, "place on devices with more memory, or use `--format json`")
     names, used = problem.cluster.device_names, problem.expand(made.placement.device)[problem.graph.kernel]
     here = {names[d] for d in np.unique(used)}
     others = [b for b in run.own.baselines if b.device and b.fits and {b.device} != here and run.own.unit == "s"]
@@ -225,7 +225,7 @@ def _found(folder: Path) -> tuple[Path, Summary, ProgramSummary]:
     else:
         runs = sorted(p.parent for p in folder.rglob(RESULT)) if os.path.isdir(folder) else []
         there = f"give one of the {len(runs)} below it, e.g. {runs[0]}" if runs else "give the run_dir of a run"
-        raise RunError(f"{folder} is no directory of a run: it has no {RESULT}", there)
+        raise RunError(f"{folder} is not the directory of a run: it has no {RESULT}", there)
     summary = load_summary(run_dir)
     one = len(summary.programs) == 1
     own = [p for p in summary.programs if (run_dir / p.directory).resolve() == folder.resolve()]
@@ -258,14 +258,17 @@ class _Run:
             self.config = checked(summary.config, RunConfig)
         if "programs" in self.config.python_objects:
             raise RunError(
-                f"{run_dir} was placed from Python, with programs that only its script has",
+                f"{run_dir} was placed from Python, and only that script has its programs",
                 "call placekit_runtimes.device_map or pipeline there, with result.problem and result.placement; or use"
                 " `--format json`",
             )
         self.parts = Assembly(self.config, registry)
         programs = self.parts.programs
         if len(programs) != len(summary.programs):
-            raise RunError(f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}")
+            raise RunError(
+                f"the importer of {run_dir} gives {len(programs)} programs now, not {len(summary.programs)}",
+                f"place it again; {_JSON}",
+            )
         self.problem = self._problem(programs[summary.programs.index(self.own)], run_dir)
         for what, now, then in (
             ("program", self.problem.graph.fingerprint, self.own.graph_fingerprint),
@@ -273,7 +276,7 @@ class _Run:
         ):
             if now != then:
                 raise RunError(
-                    f"the {what} of {run_dir} has changed since it was placed: fingerprint {now}, it was {then}",
+                    f"the {what} of {run_dir} has changed since it was placed: its fingerprint was {then} and is {now}",
                     f"place it again; {_JSON}",
                 )
         self.placement = load_placement(folder / PLACEMENT, self.problem)
@@ -283,8 +286,8 @@ class _Run:
             return self.parts.problem(program, grouped=False)  # any grouping's placement fits the finest one
         except BackendError as e:
             raise RunError(
-                f"{run_dir} was placed on the machine that backend {self.config.backend['name']!r} found, which is not this"
-                f" one: {e.message}",
+                f"{run_dir} was placed on another machine, which backend {self.config.backend['name']!r} found there:"
+                f" {e.message}",
                 f"apply it there; {_JSON}",
             ) from None
 

@@ -82,7 +82,7 @@ class Exo(Runtime):
     runs = ("inference",)
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
-        """The shard of each node, in the order of the ranks: layers from `startLayer` up to, without, `endLayer`.
+        """The shard of each node, in the order of the ranks: layers from `startLayer` up to `endLayer`, which is exclusive.
 
         Each node has a layer at least. In the simulation the first node has the embedding and the last one the head; exo
         loads both on every node. The model card and the identifiers of nodes and runners are exo's own

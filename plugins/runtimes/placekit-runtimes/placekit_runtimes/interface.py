@@ -117,7 +117,7 @@ class Rule(Policy):
 
 
 class Runtime(ABC):
-    """One runtime: its rule, reading and writing its maps, and what a map costs there.
+    """One runtime: its own rule for placing, its maps (reading and writing), and the cost of a map.
 
     Attributes:
         name: value of `placekit apply --format`.
@@ -134,21 +134,21 @@ class Runtime(ABC):
     runs: ClassVar[tuple[str, ...]] = ("inference", "training")
 
     def rule(self, problem: Problem) -> Placement:
-        """The placement that the runtime itself would choose. Raises NotApplicable if it chooses none."""
+        """The placement that the runtime itself would choose. Raises NotApplicable if it does not choose."""
         if self.default_rule is None:
             raise NotApplicable(f"{self.title} does not divide a network by itself")
         return self.default_rule().rule(problem, lambda _: None)
 
     @abstractmethod
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
-        """Write a placement for the runtime. Raises PlacementError that names what the runtime cannot express."""
+        """Write a placement for the runtime. Raises PlacementError that names the part that the runtime cannot express."""
 
     def read(self, problem: Problem, text: str, source: str) -> RuntimeMap:
         """Read a map of the runtime; `source` names its origin in messages. Raises PlacementError."""
         raise PlacementError(f"{source}: maps of {self.title} can only be written, not read", "give a device map")
 
     def cost(self, problem: Problem, made: RuntimeMap) -> RuntimeCost | None:
-        """The cost of a map when the runtime runs it; None if that is what the simulator computes."""
+        """The cost of a map when the runtime runs it; None if the simulator's value is right."""
         return None
 
 
@@ -215,13 +215,13 @@ def listed(names: Sequence[str], limit: int = 3) -> str:
 
 
 def warn_of(name: str, made: RuntimeMap) -> None:
-    """Warn of what a map cannot express, and of what else its runtime's rules note."""
+    """Warn of modules that a map moves, and print the map's notes as warnings."""
     for note in notes_of(name, made):
         warnings.warn(note, stacklevel=1)
 
 
 def notes_of(name: str, made: RuntimeMap) -> list[str]:
-    """What a map cannot express, and what else its runtime's rules note."""
+    """Sentences for the user: the modules that a map moves, and the map's own notes."""
     conflicts = made.conflicts
     if not conflicts:
         return [*made.notes]

@@ -61,7 +61,7 @@ class Network:
         """The number of layers. Raises NotApplicable if the network has none."""
         if not len(self.of_layer):
             raise NotApplicable(
-                f"{runtime} counts layers, and graph {self.problem.graph.name!r} has no numbered list of modules",
+                f"{runtime} counts layers, but graph {self.problem.graph.name!r} has no numbered list of modules",
                 "decoders have one (`h.0`, `model.layers.3`); policy.otherwise=single_device places everything on one device",
             )
         return len(self.of_layer)
@@ -123,7 +123,7 @@ def latent_notes(problem: Problem, runtime: str) -> list[str]:
         return []
     share = sum(graph.flops[graph.module.is_value(m)].sum() for m in expands) / graph.flops.sum()
     return [
-        f"the simulated time is of transformers' attention, not of {runtime}'s: transformers expands the cached latents of all"
+        f"the simulated time is for transformers' attention, not {runtime}'s: transformers expands the cached latents of all"
         f" tokens in each step ({100 * share:.0f}% of the arithmetic here), and {runtime} does not"
     ]
 
@@ -147,7 +147,7 @@ class PlacedLayers:
 
     @classmethod
     def of(cls, problem: Problem, placement: Placement, runtime: str) -> PlacedLayers:
-        """Raises PlacementError if the network has no layers, or the placement is for another graph."""
+        """The layers of a placement. Raises PlacementError if the network has no layers, or the placement is for another graph."""
         device, network = devices_of(problem, placement), Network.of(problem)
         if not len(network.of_layer):
             raise PlacementError(
@@ -279,7 +279,7 @@ class Stages:
                 raise PlacementError(
                     f"{runtime} has its stages on GPUs, but layer {layers.name(layer)!r} is on"
                     f" {problem.cluster.device_names[device]}",
-                    "`--format llamacpp`, `device_map` and `json` can express layers on a CPU",
+                    "use `--format llamacpp`, `device_map` or `json`, which can express layers on a CPU",
                 )
         runs = [(device, len(list(same))) for device, same in groupby(layers.devices)]
         extra = [

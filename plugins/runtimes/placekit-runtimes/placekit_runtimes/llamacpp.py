@@ -3,9 +3,10 @@
 Follows ggml-org/llama.cpp, src/llama-model.cpp, `load_tensors`, commit a5410f0 (since pull request 18148; before it, the
 output was on a GPU only if all layers were), docs/multi-gpu.md at b156652, and common/fit.cpp at 08033df; the code is our own.
 
-A model that does not fit is fitted before (`--fit`, on by default), which is not modelled: a context that is not set shrinks,
-to 4,096 tokens at least; then layers fill the last GPU first, each but for 1 GiB, and the first layers stay on the CPU. Of a
-mixture of experts all layers have their experts on the CPU at first, and those of the first layers go to GPUs with room.
+This module does not model how llama.cpp makes room for a model that does not fit (`--fit`, on by default). A context that the
+user did not set shrinks, to no less than 4,096 tokens. Then layers fill the GPUs from the last one, with 1 GiB left free on
+each, and the first layers stay on the CPU. In a mixture of experts, the experts of all layers begin on the CPU, and the experts
+of the first layers move to GPUs with room.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class LlamaCppLayers(Rule):
         if cpu is None:
             if -1 in on:
                 raise NotApplicable(
-                    f"{on.count(-1)} of {layers + 1} layers are for the CPU, and {problem.cluster.name!r} has none",
+                    f"{on.count(-1)} of {layers + 1} layers are for the CPU, but {problem.cluster.name!r} has no CPU",
                     "use policy.n_gpu_layers=all, or a machine with a CPU",
                 )
             cpu = gpus[on[0]]
@@ -56,7 +57,7 @@ class LlamaCppLayers(Rule):
         split = list(o.tensor_split or [])
         if len(split) > len(gpus):
             raise ConfigError(
-                f"tensor_split has {len(split)} shares, and there are {len(gpus)} GPUs",
+                f"tensor_split has {len(split)} shares, but there are {len(gpus)} GPUs",
                 f"give a share for each GPU: {network.names(gpus) or 'none'}",
             )
         split += [0.0] * (len(gpus) - len(split))
@@ -189,7 +190,7 @@ def remote_devices(problem: Problem, main: int) -> dict[int, str]:
 
 
 RPC_PORT = 50052
-"""The port of llama.cpp's rpc-server, unless it is told another one."""
+"""The default port of llama.cpp's rpc-server."""
 _BACKENDS = {
     r"rx\d|mi\d|strix|radeon|r9700|w\d{4}": "ROCm", r"m\d(_|$)": "MTL", r"a770|b(580|60|70)$|max\d": "SYCL",
 }  # fmt: skip

@@ -35,7 +35,7 @@ class PlacedModules:
         self.forward = order[(graph.kernel & (graph.phase == PHASES.index("forward")) & ~loss)[order]]
         if all(not m or is_loss(m) for m in self.modules):
             raise PlacementError(
-                f"{form}, and the operations of {graph.name!r} belong to none",
+                f"{form}, but the operations of {graph.name!r} belong to no modules",
                 "`placekit apply RUN_DIR --format json` has the device of every operation",
             )
 

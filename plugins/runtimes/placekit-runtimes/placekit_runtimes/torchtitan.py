@@ -34,7 +34,7 @@ class TorchtitanWeights(Rule):
 def stage_layers(layers: int, stages: int, input_weight: int, output_weight: int) -> list[int]:
     """Layers of each torchtitan stage: stages are even, the embedding counts `input_weight`, the output `output_weight`.
 
-    What does not divide goes one each to the first stages. Raises NotApplicable where torchtitan refuses: more stages than
+    The remainder goes to the first stages, one layer each. Raises NotApplicable where torchtitan refuses: more stages than
     layers with weights, or a weight above what a stage holds.
     """
     if stages == 1:
@@ -43,7 +43,7 @@ def stage_layers(layers: int, stages: int, input_weight: int, output_weight: int
     each, rest = divmod(effective, stages)
     if stages > effective:
         raise NotApplicable(
-            f"torchtitan makes no {stages} stages of {effective} layers (with the weights of embedding and output)",
+            f"torchtitan cannot divide {effective} layers (counting embedding and output by their weights) into {stages} stages",
             "use fewer devices: policy.devices",
         )
     for name, weight in (("input_weight", input_weight), ("output_weight", output_weight)):
@@ -82,7 +82,7 @@ class Torchtitan(Runtime):
         for module, (where, has_parameters) in found.items():
             if len(where) > 1 and has_parameters:
                 raise PlacementError(
-                    f"torchtitan divides the children of the model and the elements of its lists, and {module!r} is in stages"
+                    f"torchtitan divides only children of the model and elements of its lists, but {module!r} is in stages"
                     f" {' and '.join(map(str, where))}",
                     "give the importer the module whose child is the list of layers",
                 )

@@ -39,13 +39,13 @@ def stage_layers(layers: int, stages: int, partition: Sequence[int] | None = Non
     if partition is not None:
         if len(partition) != stages:
             raise ConfigError(
-                f"layer_partition has {len(partition)} stages, and there are {stages}",
+                f"layer_partition has {len(partition)} stages, but there are {stages} devices",
                 "give one number for each device: policy.devices names them",
             )
         if sum(partition) != layers:
             raise ConfigError(
-                f"layer_partition places {sum(partition)} layers, and the network has {layers}",
-                "the numbers add up to the layers of the network",
+                f"layer_partition places {sum(partition)} layers, but the network has {layers}",
+                "make the numbers add up to the layers of the network",
             )
         return list(partition)
     each, rest = divmod(layers, stages)

@@ -171,8 +171,8 @@ def test_a_family_has_a_directory_per_program(placekit: Run) -> None:
 
 def test_mistakes_in_the_arguments(placekit: Run, run: Path) -> None:
     mistakes: list[tuple[list[str], str]] = [
-        (["nosuch"], "nosuch is no directory of a run: it has no result.json\n  give the run_dir of a run"),
-        (["."], ". is no directory of a run: it has no result.json\n  give one of the 1 below it, e.g. run"),
+        (["nosuch"], "nosuch is not the directory of a run: it has no result.json\n  give the run_dir of a run"),
+        (["."], ". is not the directory of a run: it has no result.json\n  give one of the 1 below it, e.g. run"),
         (["run/nosuch"], "run/nosuch holds no program"),
         (["run/placement.json"], "run/placement.json is a file\n  give the directory of the run: run"),
         ([], "usage: placekit apply"),
@@ -211,7 +211,7 @@ def test_a_run_from_python_with_objects(placekit: Run, run: Path) -> None:
     placekit_core.place(chain().build(), policy=own, budget=10, run_dir="mine")
     done = placekit("apply", "mine")
     assert done.code == 1
-    assert "placed from Python, with programs that only its script has" in done.err
+    assert "placed from Python, and only that script has its programs" in done.err
     assert placekit("apply", "mine", "--format", "json").code == 0
     placekit_core.place("file", path="chain.graph.npz", policy=own, budget=10, run_dir="mine_three")
     assert json.loads(placekit("apply", "mine_three").out) == {"": 1}, "its policy is not needed"

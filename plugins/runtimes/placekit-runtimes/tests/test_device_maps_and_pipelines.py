@@ -188,7 +188,7 @@ class TestDeviceMap:
         b = GraphBuilder("numbers")
         b.add("a", outputs=[4])
         for form in (device_map, pipeline):
-            with pytest.raises(PlacementError, match=r"'numbers' belong to none\n.*--format json"):
+            with pytest.raises(PlacementError, match=r"'numbers' belong to no modules\n.*--format json"):
                 form(*placed(b.build(), lambda v: 0))
 
     def test_another_problem(self) -> None:

@@ -59,7 +59,7 @@ def test_a_single_device_is_said() -> None:
     assert model is net
     assert torch.equal(model(X), expected)
     assert report.dispatched
-    assert "cpu:0 is the only device" in str(report)
+    assert "the whole model is on cpu:0, the only device" in str(report)
     [only] = report.candidates.values()
     assert len(only.measured_s) == 1
     assert 0 < only.measured_s[0] < 10
@@ -72,7 +72,7 @@ def test_gpus_that_are_not_here_are_simulated_only() -> None:
     assert model is net
     assert not hasattr(net, "hf_device_map")
     assert not report.dispatched
-    assert "not dispatched: GPU 0 is not here" in report.note
+    assert "not dispatched: this computer has no GPU 0" in report.note
     ours, default = report.candidates["placekit"], report.candidates["accelerate"]
     assert ours.simulated_s is not None
     assert default.simulated_s is not None
@@ -80,7 +80,7 @@ def test_gpus_that_are_not_here_are_simulated_only() -> None:
     assert report.chosen == min(report.candidates, key=lambda n: report.candidates[n].simulated_s or 0)
     assert not any(key.count(".") > 1 for key in ours.devices), "blocks are whole"
     _, one = dispatch(net, X, cluster=machine(1, memory_bytes=10**6))
-    assert "gpu:0 is not here" in one.note
+    assert "this computer lacks gpu:0" in one.note
 
 
 class Fake(dispatching.Here):

@@ -128,12 +128,12 @@ class TestMaps:
 
     def test_mistakes_are_named(self) -> None:
         mistakes: list[tuple[dict[str, Any], str]] = [
-            ({"": 2}, r"own\.json puts '' on 2, which is no device of the machine\n  available: 0, 1, cpu"),
+            ({"": 2}, r"own\.json puts '' on 2, which is not a device of the machine\n  available: 0, 1, cpu"),
             ({"": True}, "puts '' on True, which is no device"),
-            ({"": "gpu1"}, r"on 'gpu1', which is no device of the machine\n.*gpu:1"),
+            ({"": "gpu1"}, r"on 'gpu1', which is not a device of the machine\n.*gpu:1"),
             (
                 {"embed": 0, "layers": "disk", "head": 0},
-                r"puts 'layers' on 'disk'.*has none\n.*put the module on 'cpu', from",
+                r"puts 'layers' on 'disk'.*have no disk\n.*put the module on 'cpu': its weights",
             ),
             (
                 {"embed": 0, "layer.1": 0, "layers.0": 0, "head": 0},
@@ -152,7 +152,7 @@ class TestMaps:
         problem = Problem.of(network(), machine())
         own = check_map(problem, {"": 0, "layers.drop": 0}, "own.json")
         assert own.notes == (
-            "own.json names 'layers.drop': no module of 'net' that holds or computes anything; ignored",
+            "own.json names 'layers.drop': ignored, because no module of 'net' there holds or computes anything",
         )
 
     def test_what_accelerate_cannot_run(self) -> None:
@@ -169,7 +169,7 @@ class TestMaps:
         graph = b.build()
         assert why(graph, {"": 0}) == []
         assert why(graph, {"a": 0, "b": 1, "head": 1}) == [
-            "the network reads 'a' on GPU 0 and 'b' on GPU 1, and nothing moves there",
+            "the network reads 'a' on GPU 0 and 'b' on GPU 1, and accelerate moves neither",
             "module 'head' reads 'a.weight', which is on GPU 0",
         ]
 

@@ -195,7 +195,7 @@ def test_unknown_flags_are_noted_and_known_ones_are_not() -> None:
 
 
 WRONG = {
-    "llama-server -m x -ngl 99 -ts 1,1,1": "3 shares, and llama.cpp uses 2 GPUs",
+    "llama-server -m x -ngl 99 -ts 1,1,1": "3 shares, but llama.cpp uses 2 GPUs",
     "llama-server -m x -ngl 99 -ts a": "'a' is not a number",
     "llama-server -m x -ngl 99 -ts -1,1": "negative",
     "llama-server -m x -ngl many": "'many' is not a number",
@@ -203,17 +203,17 @@ WRONG = {
     "llama-server -m x -sm row": "whole tensors",
     "llama-server -m x -sm diagonal": "no --split-mode diagonal",
     "llama-server -m x -sm none -mg 4": "--main-gpu 4 does not exist",
-    "llama-server -m x --device CUDA7": "'CUDA7', which is not there",
-    "llama-server -m x -ot 'exps=GPU0'": "'GPU0', which is not there",
+    "llama-server -m x --device CUDA7": "'CUDA7', which does not exist",
+    "llama-server -m x -ot 'exps=GPU0'": "'GPU0', which does not exist",
     "llama-server -m x -ot exps": "not PATTERN=BUFFER",
     "llama-server -m x -ot '(exps=CPU'": "no pattern",
     "llama-server -m x --device CUDA0 -ot exps=CUDA1": "add it to --device",
     "llama-server -m x -nkvo": "--no-kv-offload",
     "CUDA_VISIBLE_DEVICES=5 llama-server -m x": "names GPU 5",
     "llama-server -m 'x": "quotes",
-    "ollama run qwen3": "'ollama' is no command line|ollama is no command line",
+    "ollama run qwen3": "does not read command lines of 'ollama'",
     "vllm serve m -tp 2": "whole tensors",
-    "vllm serve m -pp 3": "needs 3 GPUs, and there are 2",
+    "vllm serve m -pp 3": "needs 3 GPUs, but there are 2",
     "VLLM_PP_LAYER_PARTITION=1,2 vllm serve m -pp 2": "the model has 48 layers",
     "VLLM_PP_LAYER_PARTITION=24,24 vllm serve m": "2 stages of 48 layers; there are 1",
 }  # fmt: skip
@@ -228,7 +228,7 @@ def test_a_wrong_line_gets_one_clear_error(text: str) -> None:
 
 def test_wrong_models_and_types() -> None:
     for text in ("llama-server -ngl 99", "vllm serve", "llama-server -m some.gguf"):
-        with pytest.raises(PlacekitError, match=r"names no model|ends in no known format"):
+        with pytest.raises(PlacekitError, match=r"names no model|does not end in a known format"):
             read(text).model()
     with pytest.raises(PlacekitError, match="-ctk q3_9"):
         read("llama-server -m x -ctk q3_9").options()

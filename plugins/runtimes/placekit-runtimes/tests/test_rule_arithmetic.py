@@ -26,9 +26,9 @@ def test_vllm_partition() -> None:
     """The same file, `test_custom_layer_partition`: taken as given; a wrong number of stages or layers is refused."""
     for layers, partition in ((20, [5, 5, 5, 5]), (20, [4, 6, 6, 4]), (22, [5, 6, 5, 6])):
         assert vllm.stage_layers(layers, 4, partition) == partition
-    with pytest.raises(ConfigError, match=r"layer_partition has 3 stages, and there are 4"):
+    with pytest.raises(ConfigError, match=r"layer_partition has 3 stages, but there are 4 devices"):
         vllm.stage_layers(20, 4, [5, 5, 5])
-    with pytest.raises(ConfigError, match=r"layer_partition places 20 layers, and the network has 21"):
+    with pytest.raises(ConfigError, match=r"layer_partition places 20 layers, but the network has 21"):
         vllm.stage_layers(21, 4, [5, 5, 5, 5])
 
 

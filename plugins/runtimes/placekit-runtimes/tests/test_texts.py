@@ -362,7 +362,7 @@ def test_torchtitan_cannot_divide_a_child_that_is_no_list() -> None:
     problem = Problem.of(decoder(4, inside="model."), machine())
     blocks = sequence(problem)
     device = [int(i >= 4) for i in range(len(blocks))]
-    with pytest.raises(PlacementError, match=r"elements of its lists, and 'model' is in stages 0 and 1\n"):
+    with pytest.raises(PlacementError, match=r"elements of its lists, but 'model' is in stages 0 and 1\n"):
         runtime("torchtitan").write(problem, blocks.placement(device))
     assert runtime("torchtitan").write(problem, blocks.placement([2] * len(blocks))).text.endswith(' = [["model"]]')
 

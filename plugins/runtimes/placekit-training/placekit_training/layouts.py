@@ -7,11 +7,11 @@ from itertools import combinations
 
 Layout = tuple[tuple[int, ...], ...]
 FEW = 4
-"""Up to so many devices, copies of unlike lengths are tried, too."""
+"""Up to this many devices, copies of unlike lengths are tried, too."""
 
 
 def layouts(devices: Sequence[int], kind: Sequence[str]) -> list[Layout]:
-    """Regular ways to form two or more copies of which at least one has several stages; the first row is the longest.
+    """Regular ways to form two or more copies, at least one with several stages; the first row is the longest.
 
     Args:
         devices: the devices to use, the fastest first.

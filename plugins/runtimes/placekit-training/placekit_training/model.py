@@ -55,7 +55,7 @@ def _has_pairs(low: Graph, high: Graph) -> bool:
 
 
 class Model:
-    """A training step that is known for any number of rows, or for some.
+    """A training step that can be loaded for any number of rows, or for some.
 
     Args:
         name: the step in words.
@@ -84,7 +84,7 @@ class Model:
         return not self.sizes and _has_pairs(*(self._programs[rows].graph for rows in TRACED))
 
     def problem(self, rows: int, cluster: Cluster, parts: Parts | None = None) -> Problem:
-        """The step for a batch of `rows` on a machine's GPUs, if it has any; with measured costs, if there are any."""
+        """The step for a batch of `rows` on a machine's GPUs, or all its devices; with measured costs, if there are any."""
         program = self.program(rows)
         gpus = any(cluster.kinds[kind].type == "gpu" for kind in cluster.device_kind)
         graph = program.graph.replace(allowed=Labels.of(["gpu"] * program.graph.n)) if gpus else program.graph

@@ -73,7 +73,7 @@ PUBLISHED = (400, 0.46)
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """What `plan` found.
+    """The result of `plan`.
 
     Attributes:
         steps: the model's costs on the machine.
@@ -115,7 +115,7 @@ class TrainingPlan:
 
     @property
     def verdict(self) -> str:
-        """What to do, in one sentence."""
+        """The recommendation, in one sentence."""
         best, row = self.best, next(r for r in self.rows if r.outcome is self.best)
         what = described(best.strategy, self.cluster) if best.strategy.replicas else OPERATIONS_HINT
         if self.one is None:
@@ -123,12 +123,12 @@ class TrainingPlan:
         if len(self.rows) == 1:
             return f"{row.name}: {what}"
         if best is self.one:
-            return f"{row.name}, as nothing else is faster by more than {WORTH:.0%}: {what}"
+            return f"{row.name}, because nothing else is faster by more than {WORTH:.0%}: {what}"
         return f"{row.name}, {self.one.step_s / best.step_s:.2f} times as fast as {self.rows[0].name}: {what}"
 
     @property
     def notes(self) -> list[str]:
-        """What the recommended step takes its time for."""
+        """Notes on where the time of the recommended step goes."""
         best = self.best
         if not best.strategy.replicas:
             return []
@@ -165,8 +165,8 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
         raise PlacekitError("a profile has no modules to run", "plan FILE.py:make to get scripts")
     if found.options.autocast != "none":
         raise PlacekitError(
-            f"scripts do not run autocast={found.options.autocast}",
-            "use torch.autocast in the module's forward; then plan without autocast, which the import sees",
+            f"scripts cannot run with autocast={found.options.autocast}",
+            "use torch.autocast in the module's forward instead, and plan without autocast=",
         )
     if folder.is_file():
         raise PlacekitError(f"{folder} is a file", "name a folder for the scripts")
@@ -185,7 +185,7 @@ def write_scripts(found: TrainingPlan, folder: Path) -> list[str]:
             folder.mkdir(parents=True, exist_ok=True)
             if path.exists() and path.read_text() != text:
                 raise PlacekitError(
-                    f"{path} exists, and differs", "name another folder: you may have edited the script"
+                    f"{path} exists, and differs", "name another folder, to keep a script that you may have edited"
                 )
             write_atomically(path, text.encode())
             lines += [command.replace("SCRIPT.py", str(path)) for command in commands]
@@ -199,13 +199,13 @@ def _check_rows(model: Model, batch: int) -> None:
         shapes = [graph.shape(int(np.flatnonzero(graph.tensor_producer == op)[0])) for graph in (few, many)]
         if batch > 1 and shapes[0] == shapes[1] and shapes[0][:1] == (batch,):
             raise PlacekitError(
-                f"{few.op_name[op]} has {batch} rows in every batch, and scripts would take them for rows of the batch",
-                "give it a first dimension of 1, as mask[None] has, or plan another batch",
+                f"{few.op_name[op]} always has {batch} rows, so scripts would take them for rows of the batch",
+                "give it a first dimension of 1, as mask[None] does, or plan another batch",
             )
         if shapes[0] != shapes[1] and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in TRACED):
             raise PlacekitError(
-                f"{few.op_name[op]} has shape {shapes[1]} for {TRACED[1]} rows",
-                "scripts divide tensors by their first dimension: make it the rows of the batch",
+                f"{few.op_name[op]} has shape {shapes[1]} for {TRACED[1]} rows, but scripts divide a tensor's first dimension",
+                "make the rows of the batch its first dimension",
             )
 
 
@@ -277,8 +277,8 @@ def plan(
         model: `FILE.py:make`, a function that takes `batch=` and returns a `placekit_torch.Step`; or a profile of layers, a CSV
             or JSON file.
         machine: in words (`rtx4090 + rtx3090`), a preset, a YAML file, or a `Cluster`; `auto`: this computer.
-        registry: the plugins; None: those that are installed.
-        options: those of `TrainingOptions`, such as batch=64.
+        registry: the plugins; None: the installed ones.
+        options: fields of `TrainingOptions`, such as batch=64.
 
     Raises PlacekitError with a hint on what to do. If nothing fits, `best` raises.
     """
@@ -312,7 +312,7 @@ def _checked(options: Mapping[str, Any]) -> TrainingOptions:
     except ValidationError as e:
         raise ConfigError(*explain(e, TrainingOptions, noun="option")) from None
     if "batch" not in values:
-        raise ConfigError("the batch is not given", "batch=64 is a step of 64 rows on all devices together")
+        raise ConfigError("the batch is not given", "give the rows of a step on all devices together, such as batch=64")
     return checked
 
 
@@ -320,7 +320,7 @@ def _refuse_unread(target: str, o: TrainingOptions) -> None:
     """Raise ConfigError if an option is set that such a model does not read."""
     unread = ("kinds", "degree") if PYTHON in target else ("autocast", "arguments")
     for name in sorted(o.model_fields_set.intersection(unread)):
-        what = "function, and {name} is for profiles" if PYTHON in target else "profile, and {name} is for functions"
+        what = "function, but {name} is for profiles" if PYTHON in target else "profile, but {name} is for functions"
         raise ConfigError(f"{target} names a {what.format(name=name)}", f"leave out {name}")
 
 
@@ -335,7 +335,8 @@ def _model(target: str, o: TrainingOptions, cluster: Cluster, registry: Registry
     unread = {cluster.device_kind[d] for d in workers(cluster)} - set(kinds.values())
     if unread:
         raise ImporterError(
-            f"kinds names no measurements for {min(unread)}", f"kinds.NAME={min(unread)}, with the name in the profile"
+            f"kinds names no measurements for {min(unread)}",
+            f"add kinds.NAME={min(unread)}, with the name in the profile",
         )
     section = {"name": "profile", "path": target, "degree": o.degree, "kinds": kinds}
     rows = read_rows(ProfileOptions.model_validate({"path": target, "kinds": kinds}))
@@ -385,10 +386,10 @@ def _traced(target: str, o: TrainingOptions, registry: Registry) -> Model:
     if np.array_equal(few.tensor_bytes, many.tensor_bytes):
         raise ImporterError(
             f"{name} makes the same step for {TRACED[0]} and {TRACED[1]} rows",
-            "its argument `batch` is the number of rows of the inputs: torch.randn(batch, 1024)",
+            "use its argument `batch` as the number of rows of the inputs: torch.randn(batch, 1024)",
         )
     if not (few.phase == UPDATE).any():
         raise ImporterError(
-            f"{name} has no optimizer, so that it is no training step", "return Step(..., optimizer=torch.optim.AdamW)"
+            f"{name} has no optimizer, so it is not a training step", "return Step(..., optimizer=torch.optim.AdamW)"
         )
     return model

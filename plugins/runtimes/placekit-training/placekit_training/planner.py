@@ -38,11 +38,11 @@ CHUNKS = 2
 OPERATIONS = 1000
 """Evaluations of the search that places single operations."""
 EVALUATIONS = 200
-"""Of one search for the best split; most end with a proof after ten."""
+"""Evaluations of one search for the best split; most searches end with a proof after ten."""
 MOST = 4096
 """Micro-batches of a step, at most: the limit of backend `pipeline`."""
 GAIN = 0.01
-"""What needs more (devices, recomputation, an unusual schedule) must be faster by this share."""
+"""A strategy that needs more (devices, recomputation, an unusual schedule) must be faster by this share."""
 TRIES = 3
 """Searches for a split that leaves room for torch's buffers."""
 MOVES = 60
@@ -85,7 +85,7 @@ class Planner:
         steps: the costs of strategies.
         batch: rows of the global batch.
         devices: the GPUs, or without any, the CPUs; the fastest first.
-        unit: shares of the batch are multiples of so many rows.
+        unit: shares of the batch are multiples of this many rows.
     """
 
     def __init__(self, steps: Steps, batch: int) -> None:
@@ -163,9 +163,9 @@ class Planner:
         return faster(self._alone(d, self.batch, r) for r in self.recompute for d in self.devices)
 
     def _fastest_alone(self, device: int, rows: int, recompute: bool, sharing: int = 1) -> Outcome | None:
-        """One device with so many rows: the largest micro-batches that fit, or smaller ones if they are faster.
+        """One device with these rows: the largest micro-batches that fit, or smaller ones if they are faster.
 
-        With `sharing`, that many devices divide the optimiser's state, so that each needs less memory.
+        With `sharing` devices dividing the optimiser's state, each needs less memory.
         """
         room = self.steps.cluster.memory_bytes[device] + self.steps.state_bytes * (1 - 1 / sharing)
         made = (Replica((device,), (), each, rows // each) for each in self.sizes(rows))
@@ -192,7 +192,7 @@ class Planner:
         return self.steps.outcome(Strategy(replicas, recompute=recompute, shard_optimizer=shard))
 
     def _equal_shares(self, count: int) -> list[int]:
-        """As many rows on each device; what is left over, one each on the first ones."""
+        """The same number of rows on each device; the remainder, one row each, on the first devices."""
         units = self.batch // self.unit
         return [self.unit * (units // count + (d < units % count)) for d in range(count)]
 
@@ -222,7 +222,7 @@ class Planner:
     # ---- stages
 
     def equal_stages(self) -> Outcome | None:
-        """As many layers on each device, in the order of the machine."""
+        """The same number of layers on each device, in the order of the machine."""
         return faster(self._equal(rows, recompute) for recompute in self.recompute for rows in self.sizes(self.batch))
 
     def _equal(self, rows: int, recompute: bool) -> Outcome | None:
@@ -236,7 +236,7 @@ class Planner:
         return faster([self._best_split([()]), self.interleaved()])
 
     def copies_of_stages(self) -> Outcome | None:
-        """The best split of several copies, of which at least one has several stages."""
+        """The best split of several copies, at least one with several stages."""
         kind = self.steps.cluster.device_kind
         return self._best_split([layout for devices in self.subsets() for layout in layouts(devices, kind)])
 
@@ -323,7 +323,7 @@ class Planner:
 
 
 def changed(cluster: Cluster, **changes: Any) -> Cluster:
-    """A copy with some fields changed; what a cluster computed from its fields is not copied."""
+    """A copy with some fields changed; values that a cluster has computed from its fields are not copied."""
     return Cluster(**{**{name: getattr(cluster, name) for name in Cluster.model_fields}, **changes})
 
 

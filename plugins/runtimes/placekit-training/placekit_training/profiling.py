@@ -68,7 +68,7 @@ def _steps(model: str, words: Sequence[str]) -> list[tuple[int, Made]]:
     file, _, attribute = model.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py" or not path.is_file():
-        raise ConfigError(f"no file {file or model}", "a model is FILE.py:FUNCTION")
+        raise ConfigError(f"there is no file {file or model}", "give the model as FILE.py:FUNCTION")
     folder = folder_of(str(path.parent))
     factory, arguments = find_factory(f"{path.stem}:{attribute}", folder), dict[str, Any]()
     takes = inspect.signature(factory).parameters
@@ -79,7 +79,9 @@ def _steps(model: str, words: Sequence[str]) -> list[tuple[int, Made]]:
             arguments[key] = parse_yaml((f"[{value}]" if key == "batch" else value).encode())
     sizes = arguments.pop("batch", [])
     if not sizes or not all(type(size) is int and size > 0 for size in sizes):
-        raise ConfigError("a profile is for one or more micro-batches", f"give batch=1,2,4, which {attribute} takes")
+        raise ConfigError(
+            "the micro-batches to measure are not given", f"add the values of {attribute}'s argument batch: batch=1,2,4"
+        )
     return [
         (size, Made(partial(factory, batch=size, **arguments), f"{path.stem}.{attribute}", folder)) for size in sizes
     ]
@@ -151,7 +153,7 @@ class _Pass:
     Attributes:
         names: `before`, the layers in the order of their calls, and `after`.
         starts: when the forward pass of each of them began.
-        arrived: when the backward pass had the first gradient of what layer i reads; nothing if that needs no gradient.
+        arrived: when the backward pass had the first gradient of layer i's inputs; nothing if they need no gradient.
         turned, ended: when the backward pass began and ended.
         written: bytes of each layer's output that need a gradient.
         called: the layer of the first call of each module, by its path.
@@ -166,7 +168,7 @@ class _Pass:
         self.layers = {path.removeprefix("root.") for path, of in found.items() if lengths[of] > 1}
 
     def now(self) -> float:
-        """Seconds on a clock, when the device has done all that it was given."""
+        """Seconds on a clock, after the device has finished all its work."""
         if self.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()

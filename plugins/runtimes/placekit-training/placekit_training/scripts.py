@@ -49,7 +49,7 @@ def script(
         commands: the lines that start `SCRIPT.py`; empty: one for a machine where rank i has the i-th GPU.
 
     Raises:
-        PlacekitError: the target is no function in a file, or torch has no such schedule for these devices and micro-batches.
+        PlacekitError: the target is not a function in a file, or torch has no such schedule for these devices and micro-batches.
     """
     file, _, function = target.partition(":")
     path, folder = PurePosixPath(file), PurePosixPath(file).parent.as_posix()

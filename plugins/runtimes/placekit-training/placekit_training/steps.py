@@ -1,4 +1,4 @@
-"""What a strategy costs: the seconds of a step and the memory of each device, as backend `pipeline` simulates them."""
+"""The costs of a strategy: the seconds of a step and the memory of each device, as backend `pipeline` simulates them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 DEFERRED = 2.25
-"""A gradient of weights that is computed late keeps so many times the bytes that the stage saves for a backward pass.
+"""A gradient of weights that is computed late keeps this many times the bytes that the stage saves for a backward pass.
 
 torch 2.13 kept 2.2 times as many, in the pipelines of two and three stages whose memory tests/test_scripts.py measures.
 """
@@ -34,7 +34,7 @@ torch 2.13 kept 2.2 times as many, in the pipelines of two and three stages whos
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a strategy costs.
+    """The costs of a strategy.
 
     Attributes:
         strategy: the strategy; without replicas if operations are placed one by one.
@@ -58,10 +58,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is decided of a pipeline before it is cut: micro-batches, and the devices of each copy.
+    """The decisions about a pipeline before it is cut: micro-batches, and the devices of each copy.
 
     Attributes:
-        rows, microbatches: rows of each micro-batch, and how many there are in all copies.
+        rows, microbatches: rows of each micro-batch, and the number of micro-batches in all copies.
         recompute, shard_optimizer: as in `Strategy`.
         layout: rows for `backend.replicas`; empty for one copy.
     """
@@ -77,7 +77,7 @@ class Steps:
     """The costs of a model's strategies on one machine.
 
     Attributes:
-        parts: what stages consist of.
+        parts: the parts that stages consist of.
     """
 
     def __init__(self, model: Model, cluster: Cluster, parts: Parts | None = None) -> None:
@@ -90,7 +90,7 @@ class Steps:
         )
 
     def strategy(self, placement: Placement, shape: Shape) -> Strategy:
-        """The strategy of a placement of the parts, of which each device has consecutive ones.
+        """The strategy of a placement that puts consecutive parts on each device.
 
         Micro-batches are divided as backend `pipeline` does it: one for each copy, each next one to the copy that would end it
         first.
@@ -133,7 +133,7 @@ class Steps:
 
     @property
     def some_rows(self) -> int:
-        """A number of rows for which there is a step: whatever does not depend on it is taken from that step."""
+        """A number of rows with a known step, for values that do not depend on the number."""
         return self.model.sizes[0] if self.model.sizes else TRACED[0]
 
     @cached_property
@@ -152,7 +152,7 @@ class Steps:
         return self.model.problem(rows, self.cluster, parts)
 
     def parts_for(self, rows: int) -> Parts | None:
-        """The parts in the graph of these rows; None if it divides into others.
+        """The parts in the graph of these rows; None if this graph has other parts.
 
         Graphs may have other operations: with one row, torch copies fewer tensors.
         """
@@ -180,7 +180,7 @@ class Steps:
         return self.session(Shape(rows, 1, recompute)).stages.group_s()
 
     def outcome(self, strategy: Strategy) -> Outcome:
-        """What a strategy costs."""
+        """The costs of a strategy."""
         return self._pipelined(strategy) if strategy.pipelined else self._data_parallel(strategy)
 
     def busy_s(self, strategy: Strategy) -> Floats:
@@ -221,7 +221,7 @@ class Steps:
     def _averaged_at(
         self, devices: Sequence[int], bytes_: float, begin: Sequence[float], end: Sequence[float]
     ) -> float:
-        """When the gradients are averaged of backward passes that run from `begin` to `end`: in buckets, as in DDP."""
+        """When the gradients of backward passes from `begin` to `end` are averaged: in buckets, as in DDP."""
         if len(devices) == 1:
             return end[0]
         buckets = interpreted(buckets_of)(bytes_, True)
@@ -291,7 +291,7 @@ class Steps:
         return extra
 
     def _columns(self, leader: Replica, replica: Replica) -> tuple[int, ...]:
-        """The device of a copy that runs what is in each stage of the copy with the most stages."""
+        """The device of a copy that runs each stage of the copy with the most stages."""
         if set(replica.begins) - set(leader.begins):
             raise ValueError("a copy is cut where the copy with the most stages is not")
         own = [self.parts.begins.index(begin) for begin in replica.begins]

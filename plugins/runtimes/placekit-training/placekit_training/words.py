@@ -22,7 +22,7 @@ def compressed(words: Sequence[str], between: str) -> str:
 
 
 def _run(place: tuple[int, str]) -> tuple[str, int]:
-    """What equal words have in common, and devices with consecutive numbers."""
+    """A key that is equal for equal words, and for devices with consecutive numbers."""
     i, word = place
     name, _, number = word.rpartition(":")
     return (name, int(number) - i) if name and number.isdigit() else (word, 0)

@@ -641,5 +641,5 @@ def test_scripts_are_not_written_over_edited_ones(target: str, tmp_path: Path) -
     (tmp_path / "one.py").write_text("mine")
     with pytest.raises(PlacekitError, match=r"one\.py exists, and differs"):
         write_scripts(found, tmp_path)
-    with pytest.raises(PlacekitError, match="scripts do not run autocast=bfloat16"):
+    with pytest.raises(PlacekitError, match="scripts cannot run with autocast=bfloat16"):
         write_scripts(plan(target, FAST, batch=4, autocast="bfloat16"), tmp_path)

@@ -215,12 +215,12 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("net.py").write_text(NET)
     Path("bad.py").write_text(NET.replace("self.norm(x.flatten(0, 1))", "x[:, :, 0]"))
     for words, said in (
-        (["net.py:make"], "a profile is for one or more micro-batches"),
-        (["net.py:make", "batch=0"], "a profile is for one or more micro-batches"),
+        (["net.py:make"], "the micro-batches to measure are not given"),
+        (["net.py:make", "batch=0"], "the micro-batches to measure are not given"),
         (["net.py:make", "batch=1", "length=3"], "net.py:make takes no 'length'"),
         (["net.py:make", "batch=[1"], "batch=\\[1 is not a readable argument"),
         (["net.py:make", "batch=1", "width=a"], "net.make failed"),
-        (["net.py:Net", "depth=1"], "a profile is for one or more micro-batches"),
+        (["net.py:Net", "depth=1"], "the micro-batches to measure are not given"),
         (["bad.py:make", "batch=1"], "a step of bad.make failed: "),
         (["other.py:make", "batch=1"], "no file other.py"),
         (["make", "batch=1"], "no file make"),

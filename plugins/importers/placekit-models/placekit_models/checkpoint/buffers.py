@@ -1,9 +1,9 @@
-"""What llama.cpp allocates besides the weights: caches, and buffers for the values of a micro-batch.
+"""The memory that llama.cpp allocates besides the weights: caches, and buffers for the values of a micro-batch.
 
 Before it runs, llama.cpp builds the graph of a full micro-batch at the full context (`llama_context::sched_reserve` in
 src/llama-context.cpp) and reserves room for its values. `Buffers` does the same with the values that take room, in the order of
-llama.cpp's graphs (src/models/*.cpp, src/llama-graph.cpp) of October 2026. Not in it: what CUDA takes for itself, and
-its room for weights that it converts while it runs.
+llama.cpp's graphs (src/models/*.cpp, src/llama-graph.cpp) of October 2026. It leaves out the memory that CUDA takes
+for itself, and room for weights that are converted while it runs.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from placekit_models.checkpoint.values import Values
 from placekit_models.shape import Checkpoint, Tensor
 
 CELLS = 256
-"""Caches have room for a multiple of so many tokens (`llama_context`, `llama_kv_cache_iswa`)."""
+"""Caches have room for a multiple of this many tokens (`llama_context`, `llama_kv_cache_iswa`)."""
 ROTATED, UNROTATED = 64, 16
 """Heads of a multiple of this width are rotated for caches of fewer bits (`attn_rot_k` in `llama_kv_cache`)."""
 EMBEDDINGS = 2
-"""Values in host memory as wide as the model, and as many more inputs: for words and for pictures (`build_inp_embd`)."""
+"""Values in host memory as wide as the model: one for words and one for pictures (`build_inp_embd`)."""
 F32 = 4
 KERNEL = 4
 """Steps of the convolution in a recurrence."""
 OFFLOADED = 32
-"""From so many tokens on, the first GPU multiplies with weights in host memory (`ggml_backend_cuda_device_offload_op`)."""
+"""From this many tokens on, the first GPU multiplies with weights in host memory (`ggml_backend_cuda_device_offload_op`)."""
 
 
 class Part(IntFlag):
-    """What a device computes of a layer in a prompt: the layer without its routed experts, these experts, or nothing (0).
+    """The part of a layer that a device computes in a prompt: the layer without routed experts, the experts, or nothing (0).
 
     `COPIED` and `COPIED_EXPERTS`: the weights are in host memory (those of the layer with its cache), and are copied to the
     device for each product. `ARRIVES`: the values before it come from another device.
@@ -83,7 +83,7 @@ class _Graph(Values):
         return self.row(self.hidden, n, self.add(self.hidden * F32), over=True) if self.copied else n
 
     def input(self, bytes_: int) -> int:
-        """A value from elsewhere. If it has copies, all of them stay."""
+        """A value from elsewhere. If it has copies, all of them stay in memory."""
         all_ = [self.add(bytes_) for _ in range(self.copies)]
         self.kept += all_ if self.copies > 1 else []
         return all_[0]
@@ -201,7 +201,7 @@ class _Graph(Values):
     def layer(
         self, x: int, t: dict[str, Tensor], part: Part, mask: Callable[[], int], cells: int, outputs: int = 0
     ) -> int:
-        """A layer, or the part of it that is here; with `outputs`, only so many tokens go on after its attention.
+        """A layer, or the part of it that is here; with `outputs`, only that many tokens go on after its attention.
 
         Returns -1 if the result is on another device.
         """
@@ -237,7 +237,7 @@ later."""
 
 @dataclass(frozen=True)
 class Buffers:
-    """What llama.cpp allocates besides the weights, in bytes.
+    """The bytes that llama.cpp allocates besides the weights.
 
     Attributes:
         context: tokens of each user: `llama-server -np USERS -c TOKENS`, with users * context tokens.

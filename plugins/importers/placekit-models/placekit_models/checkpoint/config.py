@@ -52,7 +52,7 @@ class _Fields:
         self.data, self.where = data, where
 
     def count(self, *names: str, default: int | None = None) -> int:
-        """A number. Raises ImporterError if it is missing and has no default, or is no count."""
+        """A number. Raises ImporterError if it is missing and has no default, or is not a count."""
         name = next((n for n in names if self.data.get(n) is not None), None)
         if name is None:
             if default is not None:
@@ -85,7 +85,7 @@ def shape_of(config: dict[str, Any], where: str) -> Shape:
     layers = get.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     heads = get.count("num_attention_heads", "n_head", "n_heads", default=0 if "mamba" in type_ else None)
     if not 0 < layers <= MAX_LAYERS or not hidden > 0:
-        raise ImporterError(f"{where}: {layers} layers of width {hidden} are no decoder", "correct it")
+        raise ImporterError(f"{where}: {layers} layers of width {hidden} cannot be a decoder", "correct the file")
     ffn = get.count("intermediate_size", "n_inner", "ffn_hidden_size", "ffn_dim", default=4 * hidden)
     if inner_ := get.count("intermediate_size_mlp", default=0):  # Llama 4: the experts have the other width
         ffn = inner_
@@ -101,7 +101,7 @@ def shape_of(config: dict[str, Any], where: str) -> Shape:
     )  # fmt: skip
     if set(shape.pattern) & {*"lbM"} and shape.ssm is None and shape.linear is None:
         raise ImporterError(
-            f"{where} has recurrent layers of a kind that is unknown ({type_})", "give a GGUF file of the model"
+            f"{where} has recurrent layers that placekit does not know ({type_})", "give a GGUF file of the model"
         )
     return shape
 
@@ -112,7 +112,7 @@ def _experts(get: _Fields, type_: str, ffn: int) -> Experts | None:
         return None
     active = get.count("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
     if not 0 < active <= count:
-        raise ImporterError(f"{get.where}: a token takes {active} of {count} experts", "correct it")
+        raise ImporterError(f"{get.where}: a token uses {active} of {count} experts", "correct the file")
     width = get.count("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
     shared = get.count("n_shared_experts", "num_shared_experts", default=int(type_.startswith("llama4"))) * width
     shared = get.count(

@@ -31,7 +31,7 @@ _BLOCK = 2**16
 
 @dataclass(frozen=True)
 class Header:
-    """A header. Of arrays with text, and of those with over `MAX_KEPT` numbers, `values` has the length."""
+    """A header. For arrays of text, and arrays of more than `MAX_KEPT` numbers, `values` has only the length."""
 
     values: dict[str, Any]
     tensors: tuple[Tensor, ...]
@@ -135,7 +135,7 @@ def read_gguf(path: Path) -> Header:
     tensors = tuple(t for part in parts for t in part.tensors)
     names = {t.name for t in tensors}
     if len(names) < len(tensors):
-        raise ImporterError(f"parts of {path} have tensors of one name", "the parts are not of one model")
+        raise ImporterError(f"parts of {path} have tensors of the same name", "download all parts of one model again")
     return Header(values, tensors, sum(part.missing_bytes for part in parts))
 
 
@@ -148,8 +148,8 @@ def _parts(path: Path) -> list[Path]:
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise ImporterError(
-            f"{path.name} is one of {count} files, and {len(missing)} are not beside it: {missing[0]}",
-            "download all parts; of each, the beginning is enough",
+            f"{path.name} is one of {count} parts, but {len(missing)} are not beside it: {missing[0]}",
+            "download all parts; the beginning of each is enough",
         )
     return parts
 
@@ -192,7 +192,7 @@ def _tensor(cursor: _Cursor) -> tuple[Tensor, int]:
     """A tensor, and where its data begin, from the end of the header."""
     name, dimensions = cursor.text(MAX_NAME), cursor.number("I")
     if not name or not name.isprintable():
-        raise ValueError(f"a tensor is called {name!r:.60}")
+        raise ValueError(f"a tensor has the name {name!r:.60}")
     if not 1 <= dimensions <= 4:
         raise ValueError(f"the tensor {name!r:.60} has {dimensions} dimensions")
     shape = tuple(cursor.number("Q") for _ in range(dimensions))

@@ -16,8 +16,8 @@ PERIODS = {
     "gemma2": 2, "gemma3": 6, "gemma3n": 5, "cohere2": 4, "gpt-oss": 2, "llama4": 4, "exaone4": 4, "olmo2": 4,
     "gemma-embedding": 6,
 }  # fmt: skip
-"""Architectures with windows where the header does not list the layers: the last of so many layers sees all tokens (llama.cpp,
-`set_swa_pattern`)."""
+"""Architectures with windows whose header does not list the layers: in each group of this many layers, the last one sees all
+tokens (llama.cpp, `set_swa_pattern`)."""
 CHUNK = 8192
 """Tokens that Llama 4 sees in its chunked layers."""
 
@@ -33,12 +33,12 @@ def from_header(header: Header, path: Path) -> Checkpoint:
     tensors = {t.name: t for t in header.tensors}
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
-        what = "an adapter" if get.text("general.type") == "adapter" else "no decoder of text"
+        what = "an adapter" if get.text("general.type") == "adapter" else "not a decoder of text"
         raise ImporterError(
             f"{path} has no embedding of words (token_embd.weight): it is {what}", "give the file of the model"
         )
     if any(name.startswith("enc.") for name in tensors):
-        raise ImporterError(f"{path} has an encoder, and only decoders are planned from files", "give model=hf:NAME")
+        raise ImporterError(f"{path} has an encoder, but only decoders can be planned from files", "give model=hf:NAME")
     hidden = get.number("embedding_length")
     if hidden and embedding.shape[0] != hidden:
         raise get.contradiction(f"embedding_length {hidden}", f"token_embd.weight, as wide as {embedding.shape[0]}")
@@ -52,14 +52,14 @@ def from_header(header: Header, path: Path) -> Checkpoint:
     notes = []
     if get.architecture not in architectures():
         notes.append(
-            f"the architecture {get.architecture!r} is unknown: it is planned from the sizes of its tensors, with attention to"
-            " all tokens"
+            f"placekit does not know the architecture {get.architecture!r}: the plan follows from the sizes of its tensors, and"
+            " assumes attention to all tokens"
         )
     if header.missing_bytes:
-        notes.append(f"{path.name} ends {header.missing_bytes:,} bytes early: it is planned from its header")
+        notes.append(f"{path.name} ends {header.missing_bytes:,} bytes early: the plan uses its header only")
     kept, dropped = without_drafts(header.tensors)
     if dropped:
-        notes.append(f"{dropped:,} bytes of layers that draft tokens are left out")
+        notes.append(f"left out: {dropped:,} bytes of layers that draft tokens")
     layers = max(t.layer for t in kept) + 1
     count, active = get.number("expert_count"), get.number("expert_used_count")
     check_experts(kept, count, active, get)
@@ -82,7 +82,7 @@ def _heads_state(get: Values) -> int:
 
 
 def without_drafts(tensors: Iterable[Tensor]) -> tuple[list[Tensor], int]:
-    """The tensors without layers that draft the next tokens, and the bytes of those."""
+    """The tensors without layers that draft the next tokens, and the bytes of these layers."""
     own = list(tensors)
     drafts = {t.layer for t in own if t.key.startswith("nextn") and t.layer >= 0}
     return [t for t in own if t.layer not in drafts], sum(t.bytes for t in own if t.layer in drafts)

@@ -46,7 +46,7 @@ def architectures() -> frozenset[str]:
 
 
 def architecture_of(model_type: str) -> str:
-    """The architecture of a `model_type`, or that word."""
+    """The architecture of a `model_type`; if it is unknown, the `model_type` itself."""
     return TYPES.get(model_type, model_type)
 
 

@@ -18,7 +18,7 @@ def named(model: str, weights: str | None) -> tuple[str, str | None]:
     """The model without the format in its name, and the format; `weights`, if given, is the format.
 
     `user/X-GGUF:Q4_K_M` and a file `X-Q4_K_M.gguf` that is not on this computer are X in q4_k_m, and `llama3.3:70b` is
-    Llama-3.3-70B. Other names, and what is on this computer, stay as they are.
+    Llama-3.3-70B. Other names, and models on this computer, stay as they are.
     """
     name = model.removeprefix("hf:")
     if "\0" in name or os.path.exists(os.path.expanduser(name)):

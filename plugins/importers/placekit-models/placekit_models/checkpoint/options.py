@@ -35,14 +35,14 @@ class CheckpointOptions(Options):
     path: str = Field("", description="a GGUF file; the same as checkpoint=FILE")
     weights: str | None = Field(
         None,
-        description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: that of the files, else bf16",
+        description="format of the weights: q4_k_m, q8_0, fp8, awq, mxfp4, ...; null: as in the files, else bf16",
         examples=["q4_k_m", "q6_k", "q8_0", "iq4_xs", "f16", "fp8", "awq", "mxfp4", "nvfp4"],
     )
     mode: Literal["decode", "prompt"] = Field(
-        "decode", description="decode: one token of each user; prompt: all of theirs"
+        "decode", description="decode: one token of each user; prompt: the whole prompt of each user"
     )
     context: int = Field(
-        4096, ge=1, le=2**24, description="tokens for which each user's cache has room; decode reads them all"
+        4096, ge=1, le=2**24, description="tokens that each user's cache can hold; decode reads them all"
     )
     prompt: int | None = Field(None, ge=1, le=2**24, description="mode=prompt: tokens of each user; null: the context")
     batch: int = Field(1, ge=1, le=2**16, description="users: sequences at once")

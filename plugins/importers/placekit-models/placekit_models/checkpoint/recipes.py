@@ -18,7 +18,7 @@ from placekit_models.shape import Checkpoint, Tensor
 
 @dataclass(frozen=True)
 class _Format:
-    """A format of GGUF files: the type of most tensors, and rules for those that differ.
+    """A format of GGUF files: the type of most tensors, and rules for the others.
 
     A rule lists types with conditions: `first_8th:Q5_K Q4_K` gives Q5_K to the first eighth of layers, and Q4_K to the others. If
     no condition holds (`_Recipe.holds`), a tensor gets the type of most tensors.
@@ -85,7 +85,7 @@ EIGHT_AFTER = (
 )  # fmt: skip
 """Formats in which models with eight experts get Q5_K for `attn_output`."""
 SMALLER = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "Q3_K": "Q4_0", "Q2_K": "Q4_0"}
-"""The type for rows that are no multiple of 256; that of types beginning with `IQ` is IQ4_NL."""
+"""The type for rows whose length is not a multiple of 256; for types beginning with `IQ`, it is IQ4_NL."""
 
 
 def stored(checkpoint: Checkpoint, weights: str) -> Checkpoint:
@@ -101,12 +101,12 @@ def stored(checkpoint: Checkpoint, weights: str) -> Checkpoint:
     ):  # bits of Qwen3.5-397B-A17B and Qwen3.5-0.8B (ggml-org/Llama-macOS)
         raise ImporterError(
             f"weights={weights!r:.40} is a mix that differs from model to model: UD-Q4_K_XL takes 4.4 to 5.9 bits a number",
-            "give the GGUF file itself, of which only the header is read, or plan with a format such as weights=q4_k_m",
+            "give the GGUF file itself (only its header is read), or plan with a format such as weights=q4_k_m",
         )
     close = difflib.get_close_matches(name, [*GGUF, *PACKED], 1)
     guess = f"did you mean {close[0]}? " if close else ""
     raise ImporterError(
-        f"weights={weights!r:.40} is no format that is known",
+        f"weights={weights!r:.40} is not a known format",
         f"{guess}one of {', '.join([*GGUF, *PACKED])}; or give the file",
     )
 

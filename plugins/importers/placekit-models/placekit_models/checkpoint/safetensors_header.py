@@ -49,7 +49,7 @@ def _entries(path: Path) -> list[tuple[str, tuple[str, tuple[int, ...], int]]]:
         raise ValueError("it ends in its header")
     header = parse_json(data)
     if not isinstance(header, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("its header is not an object")
     return [(name, _entry(name, value)) for name, value in header.items() if name != "__metadata__"]
 
 
@@ -97,7 +97,7 @@ def from_safetensors(files: list[Path], shape: Shape, folder: Path) -> Checkpoin
         replace(t, bits=bytes_[name] * 8 / t.numbers) for name, t in own.items() if t.numbers > 0
     )  # fmt: skip
     notes = (
-        (f"{left:,} bytes are left out: towers for pictures and sound, and layers that draft tokens",) if left else ()
+        (f"left out: {left:,} bytes of towers for pictures and sound, and of layers that draft tokens",) if left else ()
     )
     return replace(plain, tensors=tensors, notes=notes)
 
@@ -117,15 +117,13 @@ def _base(path: str) -> tuple[str, str, int]:
 
 
 def _check(tensors: dict[str, Tensor], shape: Shape, folder: Path) -> None:
-    """Raise ImporterError if the files are not of the configuration."""
-    hint = (
-        "config.json and the files must be of one model; with only some files, remove them all: config.json is enough"
-    )
+    """Raise ImporterError if the files do not belong to the configuration."""
+    hint = "config.json and the files must belong to one model; without all files, remove them: config.json is enough"
     layers = {t.layer for t in tensors.values()}
     lacking = [i for i in range(shape.layers) if i not in layers]
     if lacking:
         raise ImporterError(
-            f"{folder} has no tensors of layer {lacking[0]}, and its configuration {shape.layers} layers", hint
+            f"{folder} has no tensors of layer {lacking[0]}, but its configuration has {shape.layers} layers", hint
         )
     embedding = tensors.get("token_embd.weight")
     if embedding is None or embedding.shape[0] != shape.hidden or not embedding.numbers:
@@ -135,7 +133,7 @@ def _check(tensors: dict[str, Tensor], shape: Shape, folder: Path) -> None:
         expected = shape.experts.count if shape.experts else 0
         if "exps" in t.key and t.matrix and (len(t.shape) != 3 or t.shape[2] != expected):
             raise ImporterError(
-                f"{folder} contradicts its configuration, of {expected} experts: {t.name} has {t.shape}", hint
+                f"{folder} contradicts its configuration, which has {expected} experts: {t.name} has {t.shape}", hint
             )
 
 

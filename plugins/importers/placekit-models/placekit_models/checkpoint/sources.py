@@ -26,7 +26,7 @@ NATIVE = {"gpt-oss": "mxfp4"}
 
 
 def find(model: str, weights: str | None) -> Checkpoint:
-    """The tensors of a model. Raises ImporterError that says what to put where."""
+    """The tensors of a model. Raises ImporterError that says which file is missing, and where."""
     given, (model, weights) = model, named(model, weights)
     name = model.removeprefix("hf:")
     if not name or "\0" in name:
@@ -50,7 +50,7 @@ def find(model: str, weights: str | None) -> Checkpoint:
 def _own(checkpoint: Checkpoint, weights: str | None, name: str) -> Checkpoint:
     """The checkpoint as its file has it. Raises ImporterError if another format is asked for."""
     if weights is not None:
-        raise ImporterError(f"{name} has its own weights, and weights={weights} is given", "leave out weights=")
+        raise ImporterError(f"weights={weights} is given, but {name} has its own weights", "leave out weights=")
     return checkpoint
 
 
@@ -109,7 +109,7 @@ def _configuration(name: str, given: str) -> tuple[dict[str, Any], str]:
 
 
 def _closest(name: str) -> list[str]:
-    """The names of five models that are most like this one."""
+    """The five known names that are most similar."""
     known_names = {n.lower(): n for n in shapes()}
     title = name.lower().rpartition("/")[2].replace(":", "-").replace("_", "-")
     return [known_names[n] for n in difflib.get_close_matches(title, known_names, 5, 0)]

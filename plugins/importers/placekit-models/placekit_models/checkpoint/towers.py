@@ -27,7 +27,7 @@ ANY_SIZE = {
     "qwen2vl_merger": QWEN, "qwen2.5vl_merger": QWEN, "qwen3vl_merger": QWEN, "glm4v": QWEN, "pixtral": SMALL, "kimivl": SMALL,
     "gemma4v": (280, 256),
 }  # fmt: skip
-"""Projectors of towers that take images of any size: the most tokens of an image, and those that memory is reserved for."""
+"""Projectors of towers that take images of any size: the most tokens of an image, and the tokens that memory is reserved for."""
 CLIP = ("mlp", "ldp", "ldpv2", "resampler", "adapter")
 """Projectors in whose files `projection_dim` is not the width of the decoder."""
 USUAL, WINDOW, FRAMES = 560, 112, 3000
@@ -93,7 +93,7 @@ def _from_gguf(path: Path, hidden: int, image: int | None) -> Tower:
     get = Values(header.values, path)
     if get.architecture != "clip":
         raise ImporterError(
-            f"{path} is no tower, but a model of architecture {get.architecture}", "give mmproj-....gguf"
+            f"{path} is not a tower, but a model of architecture {get.architecture}", "give mmproj-....gguf"
         )
     kind = "vision" if any(t.name.startswith("v.") for t in header.tensors) else "audio"
     projector = get.text("clip.projector_type") or get.text(f"clip.{kind}.projector_type")
@@ -138,7 +138,7 @@ def _tower(
     own, outer = get.number(f"{kind}.projection_dim"), [t for t in flat if ".blk." not in t.name]
     if hidden not in ({own} if own and projector not in CLIP else {n for t in outer for n in t.shape}):
         raise ImporterError(
-            f"{file} is the tower of another model: its results are {own} wide, and the model is {hidden} wide",
+            f"{file} is the tower of another model: its results are {own} wide, but the model is {hidden} wide",
             "give the mmproj file that belongs to the model",
         )
     if kind == "audio":
@@ -154,7 +154,7 @@ def _tower(
     patch, side = get.number("vision.patch_size"), get.number("vision.image_size")
     if image not in (None, side) and projector not in ANY_SIZE:
         raise ImporterError(
-            f"{file} takes images of {side} x {side} pixels, and image={image} is given", "leave out image="
+            f"image={image} is given, but {file} takes images of {side} x {side} pixels", "leave out image="
         )
     side = image or side
     if not 0 < patch * merge <= side <= LARGEST:
@@ -176,7 +176,7 @@ def _tower(
 
 
 def _buffer(tensors: Iterable[Tensor], patches: int) -> int:
-    """Bytes of the values of so many patches: those of a network, and two as wide as the tower."""
+    """Bytes of the values of `patches`: those of a network, and two as wide as the tower."""
     first = re.compile(r"[va]\.blk\.0\.ffn_(gate|up)")
     networks = {match[1]: t.shape for t in tensors if t.matrix and (match := first.fullmatch(t.key))}
     inputs, outputs = networks.get("up", (0, 0))  # in some files, `up` and `down` are each other's

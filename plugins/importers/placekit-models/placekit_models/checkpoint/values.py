@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ALIGNMENT = 128
-"""Addresses on CUDA devices are multiples of it, in bytes."""
+"""Addresses on CUDA devices are multiples of this many bytes."""
 
 
 class Values:

@@ -1,4 +1,4 @@
-"""accelerate's device map: which module goes to which device, by the bytes of its tensors. No graph and no machine here.
+"""accelerate's device map: which module goes to which device, by the bytes of its tensors.
 
 Follows huggingface/accelerate, src/accelerate/utils/modeling.py, `infer_auto_device_map` and `get_balanced_memory`, commit
 00cfd46; the code is our own. Left out: `fallback_allocation`, which is off by default, and the buffers that accelerate keeps
@@ -103,7 +103,7 @@ class _Filling:
     map: dict[str, str] = field(default_factory=dict)
 
     def tied(self, path: str) -> list[tuple[str, str]]:
-        """Tensors that share memory with one in `path` and are outside of it, with what is left to place that holds them."""
+        """Tensors outside of `path` that share memory with a tensor in it, each with the entry of the queue that holds it."""
         inside = path + "."
         found = []
         for group in self.ties:
@@ -116,7 +116,7 @@ class _Filling:
         return found
 
     def split(self, path: str) -> None:
-        """Replace a module of the queue by what is in it."""
+        """Replace a module of the queue by its children."""
         at = self.queue.index(path)
         self.queue[at : at + 1] = reversed(self.modules.children[path])
 

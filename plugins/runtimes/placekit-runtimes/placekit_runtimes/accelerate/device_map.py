@@ -1,7 +1,7 @@
 """Device maps: a device for each module, as Hugging Face's transformers and accelerate take them (`device_map=`).
 
 A device map is coarser than a placement: a module goes to the device with most of its work, in seconds of its operations where
-they are placed. `Conflict` reports what a map cannot hold.
+they are placed. A `Conflict` names a module that the placement splits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class DeviceMap(RuntimeMap):
             buffers of the root have entries of their own if the network is on several devices.
         located: where accelerate runs each operation.
 
-    `placement` has all of a module's operations on its device, also on a CPU; those of a module that the original placement
-    streams from there on the main device.
+    `placement` has all operations of a module on its device, a CPU included; but the operations of modules whose weights the
+    original placement streams from a CPU are on the main device.
     """
 
     devices: Mapping[str, DeviceName]
@@ -46,7 +46,7 @@ def as_json(devices: Mapping[str, DeviceName]) -> str:
 def device_map(problem: Problem, placement: Placement, whole: Collection[str] = ()) -> DeviceMap:
     """Each leaf of the tree of modules on the device with most of its seconds; ties go to the device of its parameters.
 
-    Where all weights are on a CPU, and another device computes, that is `cpu`: accelerate streams them.
+    A module with all weights on a CPU that another device computes is on `cpu`: accelerate streams the weights.
 
     accelerate moves the inputs of modules in the map, and nothing else. So a module is on one device as a whole if its own
     operations would otherwise read from several; operations of the root, or of a module with most of the work, have all
@@ -80,14 +80,14 @@ def device_map(problem: Problem, placement: Placement, whole: Collection[str] = 
 
 
 def _notes(problem: Problem, loose: Sequence[str]) -> list[str]:
-    """What people have to know about a map; `loose` are tensors beside split modules."""
+    """Notes for the user about a map; `loose` are tensors beside split modules."""
     notes = []
     cpus = [n for n, d in zip(problem.cluster.device_names, device_numbers(problem), strict=True) if d == CPU]
     if len(cpus) > 1:
         notes.append(f"a device_map has only one 'cpu', which stands for {', '.join(cpus)}")
     if loose:
         notes.append(
-            f"accelerate.dispatch_model does not move {loose[0]!r}, which belongs to a split module; from_pretrained does"
+            f"accelerate.dispatch_model does not move {loose[0]!r}, which belongs to a split module; use from_pretrained"
         )
     return notes
 

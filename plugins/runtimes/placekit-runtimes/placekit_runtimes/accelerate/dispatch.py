@@ -95,7 +95,7 @@ def dispatch(
         policy, budget: how to place, as for `placekit_core.place`.
         turns: how often each map is measured.
         calls: forward passes per turn; their median counts.
-        seed: of the placement.
+        seed: seed of the placement.
 
     Returns the model and a report. With a single device, the whole model is put there.
 
@@ -106,7 +106,10 @@ def dispatch(
     source = Step(model, example)
     result = placekit_core.place(source, mode="inference", **options)
     if result.placement is None:
-        raise PlacekitError(f"no placement of {type(model).__name__} on {result.problem.cluster.name} was found")
+        raise PlacekitError(
+            f"no placement of {type(model).__name__} on {result.problem.cluster.name} was found",
+            "use a machine with more memory, or a smaller model",
+        )
     problem, names = result.problem, device_numbers(result.problem)
     devices = problem.cluster.device_names
     if problem.cluster.size == 1:
@@ -117,12 +120,12 @@ def dispatch(
     missing = [name for name in names if isinstance(name, int) and name >= here.gpus]
     if missing:
         chosen = _fastest({n: c.simulated_s for n, c in candidates.items()})
-        note = f"not dispatched: GPU {missing[0]} is not here; by simulation {chosen} is faster"
+        note = f"not dispatched: this computer has no GPU {missing[0]}; in the simulation, {chosen} is faster"
         return model, DispatchReport(devices, candidates, chosen, False, note)
     candidates = here.in_turns(candidates, turns)
     chosen = _fastest({n: min(c.measured_s, default=None) for n, c in candidates.items()})
     here.put(candidates[chosen].devices)
-    note = f"the map of {chosen} stays: the least median of {turns} turns of {calls} forward passes each"
+    note = f"dispatched by the map of {chosen}: the fastest median in {turns} turns of {calls} forward passes each"
     return model, DispatchReport(devices, candidates, chosen, True, note)
 
 
@@ -199,11 +202,11 @@ def _single(here: Here, problem: Problem, name: DeviceName) -> tuple[torch.nn.Mo
     value_s = RUNTIME.cost(problem, check_map(problem, {"": name}, "the map")).value_s
     if isinstance(name, int) and name >= here.gpus:
         only = Candidate({"": name}, value_s)
-        note = f"not dispatched: {device} is not here, and it is the only device"
+        note = f"not dispatched: this computer lacks {device}, the machine's only device"
         return here.model, DispatchReport((device,), {OURS: only}, OURS, False, note)
     here.to(name)
     only = Candidate({"": name}, value_s, (here.seconds(),))
-    note = f"{device} is the only device: nothing to choose, the whole model is there"
+    note = f"the whole model is on {device}, the only device"
     return here.model, DispatchReport((device,), {OURS: only}, OURS, True, note)
 
 
@@ -249,7 +252,7 @@ def _accelerate() -> Any:
         import accelerate.utils
     except ImportError as e:
         raise PlacekitError(
-            f"a model is dispatched over several devices by accelerate, which cannot be imported: {e}",
+            f"dispatching over several devices needs accelerate, which cannot be imported: {e}",
             "pip install accelerate",
         ) from None
     return accelerate

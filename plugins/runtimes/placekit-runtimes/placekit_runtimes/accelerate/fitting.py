@@ -49,7 +49,7 @@ def _with_devices(problem: Problem, made: DeviceMap, devices: dict[str, DeviceNa
         if now != before and now is not None:
             device[v] = names.index(now)
     text = "; ".join(moved[:_SHOWN]) + (f"; and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else "")
-    note = f"so that it fits where accelerate runs it, which streams weights through the main device: {text}"
+    note = f"moved so that the map fits, because accelerate streams weights through the main device: {text}"
     placement = nearest(problem, made.placement, device)
     return replace(
         made,
@@ -84,7 +84,7 @@ class _Search:
         return np.maximum(run.peak_bytes - self.problem.cluster.memory_bytes, 0.0)
 
     def over(self, run: OneThread) -> float:
-        """Bytes above the memory of all devices together."""
+        """Missing bytes on all devices together."""
         return float(self.excess(run).sum())
 
     def moves(self, run: OneThread) -> Iterator[tuple[str, DeviceName]]:

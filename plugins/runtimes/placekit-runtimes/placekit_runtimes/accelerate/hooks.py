@@ -138,9 +138,9 @@ class _Walk:
         offloaded = [u for u in read if self._is_weight(u) and self.home[u] == CPU != self.main]
         if len(there) > 1:
             names = " and ".join(f"{self.graph.op_name[u]!r} on {shown(name)}" for name, u in reversed(there.items()))
-            self._break(v, f"reads {names}, and nothing moves there")
+            self._break(v, f"reads {names}, and accelerate moves neither")
         elif offloaded:
-            self._break(v, f"reads {self.graph.op_name[offloaded[0]]!r}, whose module is on cpu and not called")
+            self._break(v, f"reads {self.graph.op_name[offloaded[0]]!r}, whose module is on cpu and never called")
         self.runs[v] = next(iter([self.runs[u] for u in read if self.runs[u] is not None]), None)
 
     def backward_or_update(self, v: int) -> None:

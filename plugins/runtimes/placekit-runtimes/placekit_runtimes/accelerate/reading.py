@@ -50,7 +50,7 @@ def check_map(problem: Problem, data: Mapping[str, Any], source: str) -> DeviceM
     placement, moved = _placed(problem, located, names)
     if moved:
         notes.append(
-            f"{len(moved)} operations may not run where {source} has them, such as {moved[0]!r}: they are elsewhere"
+            f"{len(moved)} operations may not run where {source} puts them, such as {moved[0]!r}; they are on other devices"
         )
     return DeviceMap(as_json(devices), placement, notes=tuple(notes), devices=devices, located=located)
 
@@ -66,17 +66,17 @@ def _device(
         return int(value)
     if value in ("disk", "meta"):
         instead = (
-            "put the module on 'cpu', from where its weights are streamed, too"
+            "put the module on 'cpu': its weights are then streamed from host memory"
             if "cpu" in names
-            else "give a machine with a CPU (cluster=NAME), put the module on 'cpu', and its weights are streamed from there"
+            else "give a machine with a CPU (cluster=NAME) and put the module on 'cpu': its weights are then streamed"
         )
         raise PlacementError(
-            f"{source} puts {key!r} on {value!r}, and a machine of placekit has none",
-            f"the bandwidth of a disk is not described; {instead}",
+            f"{source} puts {key!r} on {value!r}, but placekit's machines have no disk",
+            instead,
         )
     choices = [str(name) for name in dict.fromkeys([*names, *known])]
     error = unknown("device", str(value), choices, PlacementError)
-    raise PlacementError(f"{source} puts {key!r} on {value!r}, which is no device of the machine", error.hint)
+    raise PlacementError(f"{source} puts {key!r} on {value!r}, which is not a device of the machine", error.hint)
 
 
 def _check_keys(problem: Problem, devices: Mapping[str, DeviceName], source: str) -> list[str]:
@@ -100,11 +100,13 @@ def _check_keys(problem: Problem, devices: Mapping[str, DeviceName], source: str
     if lacks:
         raise PlacementError(
             f"{source} gives no device to {listed(lacks)} of {graph.name!r}",
-            "add them to the map; the key '' stands for all that no other key covers",
+            "add them to the map; the key '' stands for everything that no other key covers",
         )
     if not strange:
         return []
-    return [f"{source} names {listed(strange)}: no module of {graph.name!r} that holds or computes anything; ignored"]
+    return [
+        f"{source} names {listed(strange)}: ignored, because no module of {graph.name!r} there holds or computes anything"
+    ]
 
 
 def _placed(problem: Problem, located: Located, names: Sequence[DeviceName]) -> tuple[Placement, list[str]]:

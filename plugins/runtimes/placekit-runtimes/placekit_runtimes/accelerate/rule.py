@@ -43,7 +43,7 @@ class AccelerateSequential(Rule):
             size = units.mebibytes(sum(modules.size[p] for p in moved))
             note(
                 f"{len(moved)} modules, {size}, do not fit on the GPUs: accelerate would keep them in host memory and compute"
-                " them on the first GPU; here the CPU computes them"
+                " them on the first GPU; in this placement the CPU computes them"
             )
         return network.placed_groups(
             devices_of_groups(network, {p: names.index(d) for p, d in device_map.items()}, devices[0])
@@ -162,7 +162,7 @@ def _refuse_disk(modules: Modules, device_map: dict[str, str], memory: dict[str,
     room = f"beginning with {rest[0]!r}: the room for weights is {room}, less the largest module on the first"
     if cpu:
         raise NotApplicable(
-            f"accelerate would leave {left}, on the disk, {room}, and on {cpu}",
+            f"accelerate would leave {left}, on disk, {room}, and on {cpu}",
             "use a machine with more memory, a smaller model, or a higher policy.max_memory",
         )
     raise NotApplicable(

@@ -50,7 +50,7 @@ def main(argv: list[str], registry: Registry) -> int:
     step, unused = training.takes(model), arguments.html if training.takes(model) else arguments.scripts
     if unused is not None:
         raise ConfigError(
-            "a plan of a training step has no page"
+            "placekit writes no page for a training step"
             if step
             else f"{model} is a language model to run: it has no scripts",
             "leave out --html" if step else "leave out --scripts, or name a training step: train.py:make",
@@ -83,7 +83,7 @@ def option_help() -> str:
 
 
 def divided(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The words that are no options, and the options."""
+    """The words that are not options, and the options."""
     matches = [(word, _OPTION.fullmatch(word)) for word in words]
     return [word for word, match in matches if match is None], {m[1]: m[2] for _, m in matches if m is not None}
 
@@ -112,7 +112,7 @@ def refuse_flags(argv: list[str]) -> list[str]:
 
 
 def show_machine(machine: str, found: Planned) -> None:
-    """Say so if the plan is for this computer, and what it has."""
+    """If the plan is for this computer, print its devices."""
     if machine == "auto":
         cluster = found.question.cluster
         own = zip(cluster.device_names, cluster.memory_bytes.tolist(), strict=True)

@@ -12,11 +12,11 @@ from placekit_core import ConfigError
 from placekit_runtimes.planning.question import PlanOptions, Question, folder_or_file
 
 DIFFERENT = 128
-"""Words by which vocabularies may differ (llama.cpp, `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`)."""
+"""Number of words by which vocabularies may differ (llama.cpp, `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`)."""
 
 
 def drafting(question: Question) -> Question:
-    """The draft model with the same machine and use. Raises ConfigError if its vocabulary is another one."""
+    """The draft model with the same machine and use. Raises ConfigError if its vocabulary differs."""
     o = question.options
     draft, weights = named(o.draft, o.draft_weights)
     checkpoint = find(draft, weights)
@@ -37,7 +37,7 @@ def _words(checkpoint: Checkpoint) -> int:
 
 
 def tokens_per_check(accepted: float, drafted: int) -> float:
-    """Expected tokens of a check: those that are accepted before the first wrong one, and the model's own.
+    """Expected tokens per check: the accepted drafts before the first wrong one, and the model's own token.
 
     Leviathan, Kalman and Matias, "Fast Inference from Transformers via Speculative Decoding", 2023, equation 1.
     """

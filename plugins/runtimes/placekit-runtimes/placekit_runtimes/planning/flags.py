@@ -1,4 +1,4 @@
-"""Flags of command lines: those that `read_lines` reads, and those that change nothing that it needs."""
+"""Flags of command lines: the ones that `read_lines` reads, and the ones that it may ignore."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from placekit_runtimes.vllm import stage_layers
 
 
 def lines(row: Row, steps: Steps) -> str:
-    """What to paste for a row."""
+    """The lines to paste for a row."""
     write: dict[RuntimeName, Callable[[Row, Steps], str]] = {
         "llamacpp": llama_server, "vllm": vllm_serve, "accelerate": from_pretrained, "exo": shards,
     }  # fmt: skip

@@ -24,7 +24,7 @@ GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d
 HOST = "#8c959f"
 """The colour of host memory."""
 KINDS = {"weights": 1.0, "cache": 0.65, "buffers": 0.35}
-"""What fills a device's memory, and how opaque its colour is there."""
+"""The parts of a device's memory, and how opaque its colour is for each."""
 STYLE, SCRIPT = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
 
 
@@ -85,7 +85,7 @@ def _title(plan: Planned) -> str:
 
 
 def _sections(plan: Planned, copies: bool) -> Iterator[Child]:
-    """What is below the title; `copies`: with buttons that copy the lines."""
+    """The parts of the page below its title; `copies`: with buttons that copy the lines."""
     size = units.mebibytes(plan.question.checkpoint.bytes)
     yield tag("p", tag("em", "simulated"), f" {size} of weights; {use(plan)}", class_="soft")
     try:
@@ -105,7 +105,7 @@ def _sections(plan: Planned, copies: bool) -> Iterator[Child]:
 
 
 def _number(value: float, shown: str) -> Markup:
-    """A number as people read it; the exact one is its `value`."""
+    """A number, rounded for reading; its attribute `value` is exact."""
     return tag("data", shown, value=repr(float(value)))
 
 
@@ -124,7 +124,7 @@ def _colour(plan: Planned, device: int) -> str:
 
 
 def _rect(x: float, width: float, fill: str, title: str = "", unit: str = "%", opacity: float = 1) -> Markup:
-    """A part of a bar or of a row of cells; `title` is shown to who points at it."""
+    """A part of a bar or of a row of cells; `title` is shown under the pointer."""
     size = {"x": f"{x:.5g}{unit}", "width": f"{width:.5g}{unit}", "height": "100%"}
     return tag("rect", tag("title", title), **size, fill=fill, opacity=opacity)
 
@@ -134,7 +134,7 @@ def _swatch(fill: str, opacity: float = 1) -> Markup:
 
 
 def _cells(layout: Layout, split: Split) -> dict[str, list[int | None]]:
-    """Devices of the layers and the output; and of the routed experts, or where weights are that are copied in every step."""
+    """The devices of the layers and the output; and those of the routed experts, or of weights copied in every step."""
     found: dict[str, list[int | None]] = {"layers": split.home.tolist()}
     if split.streams:
         inside = (layout.layer >= 0) & (layout.layer < layout.layers)
@@ -148,7 +148,7 @@ def _cells(layout: Layout, split: Split) -> dict[str, list[int | None]]:
 
 
 def _layers(plan: Planned, row: Row) -> list[Markup]:
-    """A cell for each layer, coloured by its device, and what each device has in words."""
+    """A cell for each layer, coloured by its device, and the layers of each device in words."""
     split, layout, cluster = row.split, plan.strategies[row.runtime].steps.layout, plan.question.cluster
     assert split is not None
     last, drawn = layout.layers, list[Child]()
@@ -173,7 +173,7 @@ def _layers(plan: Planned, row: Row) -> list[Markup]:
 
 
 def _memory(plan: Planned, row: Row) -> Iterator[Markup]:
-    """A bar for each device that holds something: its usable memory, and what fills it."""
+    """A bar for each device that holds something: its usable memory, and the parts that fill it."""
     memory = row.memory
     assert memory is not None
     for d in np.flatnonzero(memory.used > 0).tolist():

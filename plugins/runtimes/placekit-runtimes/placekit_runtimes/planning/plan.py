@@ -25,7 +25,7 @@ from placekit_runtimes.planning.text import show
 SIXTEEN = ("bf16", "f16", "f32")
 """Formats that all runtimes run."""
 USUAL: tuple[RuntimeName, ...] = ("llamacpp", "vllm")
-"""Runtimes that are planned for if none is named."""
+"""The runtimes of a plan unless the user names one."""
 IN_GGUF = {"mxfp4": "mxfp4_moe"}
 """Formats that have another name in GGUF files."""
 
@@ -49,8 +49,8 @@ def plan(
     Args:
         model: `hf:NAME`, a folder with config.json, or a GGUF file; only headers are read.
         machine: in words (`rtx4090 + rtx3060 + 64GB ddr5-5600`), a preset, a YAML file, or a `Cluster`; `auto`: this computer.
-        registry: the plugins; None: those that are installed.
-        options: those of `PlanOptions`, such as weights="q4_k_m", context=32768, prompt=2000, generate=500, users=1.
+        registry: the plugins; None: the installed ones.
+        options: fields of `PlanOptions`, such as weights="q4_k_m", context=32768, prompt=2000, generate=500, users=1.
 
     Raises PlacekitError with a hint on what to do. If nothing fits, `best` raises, and `rows` say what is missing.
     """
@@ -63,9 +63,9 @@ def strategies(
     model: str, machine: str | Path | Cluster = "auto", registry: Registry | None = None, *,
     named_by: Sequence[str] = (), kept: Sequence[str] = (), **options: Any,
 ) -> dict[RuntimeName, Strategies]:  # fmt: skip
-    """What `plan` searches in, for each runtime; the arguments and errors are those of `plan`.
+    """The search of `plan` for each runtime, with the arguments and errors of `plan`.
 
-    `named_by` and `kept` are those of a `Question`.
+    `named_by` and `kept` become fields of the `Question`.
     """
     registry = registry or installed()
     o = _checked(options)

@@ -1,4 +1,4 @@
-"""What a plan found: rows, the recommended one, and what is known of it."""
+"""The result of a plan: its rows, the recommended row, and facts about it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SMALLER = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What a plan found.
+    """The result of a plan.
 
     Attributes:
         model: the name, folder or file of the model.
-        question: what was planned.
+        question: the model, the machine and how the model is used.
         strategies: the search for each runtime.
-        rows: what was compared, for each runtime its best split first.
+        rows: the splits that were compared, for each runtime its best split first.
     """
 
     model: str
@@ -85,7 +85,7 @@ class Planned:
 
     @cached_property
     def verdict(self) -> str:
-        """What to do, in one sentence."""
+        """The recommendation, in one sentence."""
         row, q = self.best, self.question
         assert row.split is not None
         return described(q.cluster, self.strategies[row.runtime].steps.layout, row.split)
@@ -133,7 +133,7 @@ class Planned:
         return fits[0] if fits else ""
 
     def _less_context(self) -> str:
-        """The most context for which a row fits, for a hint; empty if none does."""
+        """The most context for which a row fits, for a hint; empty if no row ever fits."""
         rows = [row for row in self.rows if row.split is not None]
         most = max((self.strategies[r.runtime].steps.largest_context(r.split) for r in rows if r.split), default=0)
         o = self.question.options

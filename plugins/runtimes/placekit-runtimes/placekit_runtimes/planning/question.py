@@ -1,4 +1,4 @@
-"""What is planned: a model, a machine, and how the model is used."""
+"""The question that a plan answers: a model, a machine, and how the model is used."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Question:
         checkpoint: the tensors of the model.
         cluster: the machine.
         options: how the model is used.
-        name: the model, for people: its name and the format of its weights.
+        name: the model's name and the format of its weights, to show.
         file: the file or the folder of the model, as command lines name it.
         named_by: arguments of llama-server that name the model, such as `-hf USER/X-GGUF:Q4_K_M`; empty: those for `file`.
         kept: further arguments of the user's own llama-server.

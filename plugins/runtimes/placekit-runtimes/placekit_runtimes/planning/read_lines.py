@@ -37,7 +37,7 @@ class Line:
         positional: the other words.
         box: a device of the box where it runs, from a comment `# in the box of DEVICE`; empty if unknown.
         kept: arguments of llama-server that change nothing here, as they are written, and those of unknown flags.
-        notes: what to tell the user.
+        notes: notes for the user.
     """
 
     command: str
@@ -83,7 +83,7 @@ class Line:
         name, own = named(given, weights)
         if own is None or name == given:
             raise ConfigError(
-                f"{given} is not on this computer, and its name ends in no known format",
+                f"{given} is not on this computer, and its name does not end in a known format",
                 f"give model=hf:NAME weights=q4_k_m, or the path of the file; formats are {', '.join(GGUF)}",
             )
         self.notes.append(f"{given} is not on this computer: {name} with weights={own} is evaluated instead")
@@ -95,7 +95,7 @@ class Line:
         return [word for flag, short in flags.items() if (value := self.last(flag)) for word in (short, value)]
 
     def options(self) -> dict[str, Any]:
-        """What it says of options of a plan. Raises ConfigError."""
+        """The options of a plan that the command line sets. Raises ConfigError."""
         own = self._of_vllm() if self.runtime == "vllm" else self._of_llamacpp()
         return {key: value for key, value in own.items() if value is not None}
 
@@ -104,12 +104,14 @@ class Line:
         for flag, type_ in zip(("-ctk", "-ctv"), types, strict=True):
             if type_ not in get_args(CacheType) or type_ == "fp8":
                 known = ", ".join(t for t in get_args(CacheType) if t != "fp8")
-                raise ConfigError(f"{flag} {type_} is no type that placekit knows for a cache", f"known are {known}")
+                raise ConfigError(f"{flag} {type_} is not a type of cache that placekit knows", f"it knows {known}")
         cache = max(types, key=lambda t: bits_of(t.upper()))
         if types[0] != types[1]:
             self.notes.append(f"keys of the cache ({types[0]}) and values ({types[1]}) are both counted as {cache}")
         if self.last("--flash-attn") in ("off", "0"):
-            self.notes.append("the command line turns flash attention off, and the speeds are with flash attention")
+            self.notes.append(
+                "the command line turns flash attention off, but the predicted speeds are with flash attention"
+            )
         mmproj = self.last("--mmproj")
         if mmproj is not None and not os.path.exists(os.path.expanduser(mmproj)):
             self.notes.append(f"{PurePath(mmproj).name} is not on this computer: its memory and time are left out")
@@ -159,7 +161,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def read(text: str) -> Line:
-    """Read a command line, with its environment variables. Raises ConfigError for what it cannot mean."""
+    """Read a command line, with its environment variables. Raises ConfigError if it is not one that placekit reads."""
     rows = [row for row in text.replace("\\\n", " ").splitlines() if not row.lstrip().startswith("rpc-server ")]
     try:
         words = shlex.split(" ".join(_COMMENT.sub("", row) for row in rows))
@@ -172,7 +174,7 @@ def read(text: str) -> Line:
     command = _command(words)
     if command not in TABLES:
         raise ConfigError(
-            f"{command or text!r:.40} is no command line that placekit reads", f"it reads those of {', '.join(TABLES)}"
+            f"placekit does not read command lines of {command or text!r:.40}", f"it reads those of {', '.join(TABLES)}"
         )
     runtime, table = TABLES[command]
     before = [

@@ -27,7 +27,7 @@ EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 def split_of(line: Line, strategies: Strategies) -> Split:
-    """Which device has which tensor. Raises PlacekitError for what the machine or the model does not have."""
+    """The device of each tensor. Raises PlacekitError if the command line names something that does not exist."""
     return _Vllm(line, strategies).split() if line.runtime == "vllm" else _LlamaCpp(line, strategies).split()
 
 
@@ -40,7 +40,7 @@ def _visible(line: Line, name: str, devices: list[int]) -> list[int]:
     for n in numbers:
         if not 0 <= n < len(devices):
             raise ConfigError(
-                f"{name} names GPU {n}, and the machine has {len(devices)} such GPUs", "they are numbered from 0"
+                f"{name} names GPU {n}, but the machine has {len(devices)} such GPUs", "they are numbered from 0"
             )
     return [devices[n] for n in numbers]
 
@@ -86,7 +86,7 @@ class _LlamaCpp:
         on = gpu_of_layers(layout.layers, self._shares(gpus), layout.layers + 1 if layers is None else layers)
         if cpu is None and -1 in on:
             raise PlacementError(
-                f"{on.count(-1)} of {layout.layers + 1} layers are for the CPU, and the machine is described without one",
+                f"{on.count(-1)} of {layout.layers + 1} layers are for the CPU, but the machine is described without one",
                 "add its memory: '... + 64GB ddr5-5600'",
             )
         home = [gpus[i] if i >= 0 else int(cpu or 0) for i in on]
@@ -101,10 +101,10 @@ class _LlamaCpp:
         mode = line.last("--split-mode") or "layer"
         if mode in ("row", "tensor"):
             raise ConfigError(
-                f"--split-mode {mode} divides tensors, and placekit places whole tensors", "use --split-mode layer"
+                f"--split-mode {mode} divides tensors, but placekit places whole tensors", "use --split-mode layer"
             )
         if mode not in ("layer", "none"):
-            raise ConfigError(f"llama.cpp has no --split-mode {mode}", "it has none, layer, row and tensor")
+            raise ConfigError(f"llama.cpp has no --split-mode {mode}", "its modes are none, layer, row and tensor")
         if mode == "none" and gpus:
             main = self.line.number("--main-gpu") or 0
             if not 0 <= main < len(gpus):
@@ -120,7 +120,7 @@ class _LlamaCpp:
         if name not in self.devices:
             rest = "; GPUs in other boxes need --rpc" if len(self.devices) < len(self.question.gpus) else ""
             raise ConfigError(
-                f"{flag} names {name!r}, which is not there", f"there are {', '.join(['CPU', *self.devices])}{rest}"
+                f"{flag} names {name!r}, which does not exist", f"there are {', '.join(['CPU', *self.devices])}{rest}"
             )
         return self.devices[name]
 
@@ -137,8 +137,8 @@ class _LlamaCpp:
         if len(shares) > len(gpus):
             names = ", ".join(name for name, d in self.devices.items() if d in gpus) or "none"
             raise ConfigError(
-                f"--tensor-split {text} has {len(shares)} shares, and llama.cpp uses {len(gpus)} GPUs",
-                f"GPUs are: {names}",
+                f"--tensor-split {text} has {len(shares)} shares, but llama.cpp uses {len(gpus)} GPUs",
+                f"the GPUs are {names}",
             )
         if min(shares, default=0) < 0:
             raise ConfigError(f"--tensor-split {text} has a negative share", "shares are 0 or more")
@@ -173,7 +173,7 @@ class _LlamaCpp:
     def _cpu(self, flag: str) -> int:
         if self.question.cpu is None:
             raise ConfigError(
-                f"{flag} needs the CPU, and the machine is described without one", "add '... + 64GB ddr5-5600'"
+                f"{flag} needs the CPU, but the machine is described without one", "add '... + 64GB ddr5-5600'"
             )
         return self.question.cpu
 
@@ -188,7 +188,7 @@ class _LlamaCpp:
                 matches = re.compile(pattern).search
             except (re.error, OverflowError) as e:
                 raise ConfigError(
-                    f"--override-tensor: {pattern!r:.60} is no pattern: {e}", "it is a regular expression"
+                    f"--override-tensor: {pattern!r:.60} is not a regular expression: {e}", "correct the pattern"
                 ) from None
             own = np.asarray([matches(name) is not None for name in names])
             if not own.any() and not any(map(matches, every)) and EXPERTS not in pattern:
@@ -208,7 +208,7 @@ class _Vllm:
         line, q, layers = self.line, self.steps.question, self.steps.layout.layers
         if (line.number("--tensor-parallel-size") or 1) > 1:
             raise ConfigError(
-                "--tensor-parallel-size divides tensors, and placekit places whole tensors",
+                "--tensor-parallel-size divides tensors, but placekit places whole tensors",
                 "use --pipeline-parallel-size",
             )
         numbers = device_numbers(self.steps.decode.problem)
@@ -220,7 +220,7 @@ class _Vllm:
             )
         if not 0 < stages <= len(gpus):
             raise ConfigError(
-                f"--pipeline-parallel-size {stages} needs {stages} GPUs, and there are {len(gpus)}", "give fewer stages"
+                f"--pipeline-parallel-size {stages} needs {stages} GPUs, but there are {len(gpus)}", "use fewer stages"
             )
         regular = Regular.plain(gpus[:stages], self._counts(stages, layers), len(self.strategies.regulars.targets))
         split = self.strategies.regulars.split(regular)
@@ -235,16 +235,16 @@ class _Vllm:
         if len(counts) != stages or sum(counts) != layers or min(counts) < 0:
             raise ConfigError(
                 f"{name}={text} is {len(counts)} stages of {sum(counts)} layers; there are {stages} stages, and the model has"
-                f" {layers} layers", "one number for each of --pipeline-parallel-size stages; they add up to the model's layers"
+                f" {layers} layers", "give the number of layers of each stage; they add up to the layers of the model"
             )  # fmt: skip
         return counts
 
     def _offloaded(self, split: Split, limit: float) -> Split:
-        """The first tensors of each stage in host memory, until they have so many bytes."""
+        """The first tensors of each stage in host memory, up to `limit` bytes."""
         layout, cpu = self.steps.layout, self.steps.question.cpu
         if cpu is None:
             raise ConfigError(
-                "--cpu-offload-gb needs host memory, and the machine is described without", "add '+ 64GB ddr5-5600'"
+                "--cpu-offload-gb needs host memory, but the machine is described without it", "add '+ 64GB ddr5-5600'"
             )
         held, taken = split.held.copy(), dict.fromkeys(split.home.tolist(), 0.0)
         inside = (layout.layer >= 0) & (layout.layer < layout.layers)

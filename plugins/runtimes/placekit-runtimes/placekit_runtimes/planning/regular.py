@@ -18,15 +18,15 @@ from placekit_runtimes.planning.steps import Steps
 SHIFTS = (16, 8, 4, 2, 1)
 """Layers that a move shifts at once."""
 SIMPLER = 0.05
-"""A split with fewer parts is preferred if its answer takes at most this much longer: less than predictions are wrong by."""
+"""A split with fewer parts is preferred if its answer takes at most this much longer, less than the error of predictions."""
 LONGEST = 3
-"""GPUs of which all subsets are tried, and to which experts may go. Of more, each alone is tried, and the fastest ones that have
-room together, or all; and experts go to the CPU only."""
+"""With up to this many GPUs, all subsets are tried, and experts may be on any GPU. With more, each GPU alone is tried, and the
+fastest ones that have room together, or all; experts are on the CPU only."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What a runtime can express.
+    """The splits that a runtime can express.
 
     Attributes:
         on_cpu: the CPU may run the first layers.
@@ -50,7 +50,7 @@ class Regular:
     Attributes:
         chain: devices in the order of the layers.
         counts: layers of each device of the chain.
-        away: for each device of the chain, by target: of how many of its first layers the experts are there.
+        away: for each device of the chain, by target, the number of its first layers whose experts are on that target.
         streamed: for each device of the chain, how many of its first layers have their tensors in host memory.
     """
 
@@ -130,7 +130,7 @@ class Regulars:
         return (*(cluster.device_kind[d] for d in chain), *links)
 
     def starts(self, chain: Sequence[int]) -> Iterator[Regular]:
-        """What people would try first on these devices."""
+        """The splits that people would try first on these devices."""
         layers, targets = self.layout.layers, len(self.targets)
         gpus = [i for i, d in enumerate(chain) if d != self.cpu] or [0]
         room = self.steps.question.cluster.memory_bytes[list(chain)]
@@ -245,7 +245,7 @@ class Regulars:
                 return best
 
     def _simplified(self, seconds: float, r: Regular) -> Split:
-        """The split with the fewest parts that moves lead to without more than `SIMPLER` seconds."""
+        """The split with the fewest parts that moves reach while the answer takes at most `SIMPLER` longer."""
         best = self.split(r).parts(self.layout), seconds, r
         while True:
             rated = self._rated(list(dict.fromkeys(m for k in SHIFTS for m in self.moves(best[2], k))), 0.0)
@@ -256,7 +256,7 @@ class Regulars:
             best = found
 
     def _rated(self, found: list[Regular], limit: float) -> list[tuple[float, float, Regular]]:
-        """The splits that lack at most `limit` bytes; seconds are simulated for those that fit."""
+        """The splits that lack at most `limit` bytes; seconds are simulated for the splits that fit."""
         splits = [self.split(r) for r in found]
         lacking = [self.steps.memory(s).lacking for s in splits]
         fit = [i for i, x in enumerate(lacking) if x == 0]
@@ -267,7 +267,7 @@ class Regulars:
 
 
 def _level(number: int, counts: Sequence[int]) -> tuple[int, ...]:
-    """This number for all, or as many as there are."""
+    """This number for each device, at most its `counts`."""
     return tuple(min(max(number, 0), count) for count in counts)
 
 

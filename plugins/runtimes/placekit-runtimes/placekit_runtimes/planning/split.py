@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from placekit_core import Graph
 
 EMBEDDINGS = ("token_embd", "per_layer_token_embd")
-"""Tensors of which a step reads single rows. llama.cpp keeps them in host memory."""
+"""Tensors that a step reads row by row. llama.cpp keeps them in host memory."""
 TOWER, TOWERS = -2, ("v", "a", "mm", "resampler", "adapter", "model", "images")
 """The layer of tensors and operations of a tower for images, and what their names begin with."""
 
@@ -86,7 +86,7 @@ class Split:
 
     @property
     def key(self) -> tuple[bytes, bytes, bool]:
-        """Equal for equal splits."""
+        """A key that is equal for equal splits."""
         return self.home.tobytes(), self.held.tobytes(), self.streams
 
     def used(self, layout: Layout) -> list[int]:
@@ -94,7 +94,7 @@ class Split:
         return list(dict.fromkeys([*self.home.tolist(), *self.held[layout.layer >= 0].tolist()]))
 
     def parts(self, layout: Layout) -> int:
-        """How many runs of equal layers there are, and of experts that are apart."""
+        """The number of runs of layers, and of experts apart from their layers, that are placed equally."""
         home, away = self.home, self.away(layout)
         apart = np.where(away == home[:-1], -1, away)[layout.routed]
         own = np.where(
@@ -112,7 +112,7 @@ class Split:
 
     @classmethod
     def of(cls, layout: Layout, graph: Graph, device: NDArray[np.integer]) -> Split:
-        """The split of a placement, `device` [n]: a layer is at home where most of its operations are that read no experts."""
+        """The split of a placement, `device` [n]: a layer's home has most of its operations that read no experts."""
         found = Operations(layout, graph)
         mine = graph.kernel & ~np.isin(found.tensor, np.flatnonzero(layout.expert)) & (found.layer >= 0)
         counts = np.zeros((layout.layers + 1, int(device.max()) + 1))

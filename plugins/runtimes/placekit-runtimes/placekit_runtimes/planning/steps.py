@@ -40,8 +40,8 @@ class Memory:
     """Bytes on each of the D devices.
 
     Attributes:
-        weights, cache, compute: [D] of tensors, of the cache at the full context, and of the runtime's buffers.
-        free: [D] what is left of the usable memory; negative where it lacks.
+        weights, cache, compute: [D] bytes of tensors, of the cache at the full context, and of the runtime's buffers.
+        free: [D] usable memory that is left; negative where memory is missing.
         draft: the device of the draft model; -1 without one.
     """
 
@@ -53,17 +53,17 @@ class Memory:
 
     @property
     def used(self) -> NDArray[np.float64]:
-        """[D] all that is needed."""
+        """[D] bytes that are needed in all."""
         return self.weights + self.cache + self.compute
 
     @property
     def lacking(self) -> float:
-        """Bytes that lack on all devices together; 0 if everything fits."""
+        """Missing bytes on all devices together; 0 if everything fits."""
         return float(-np.minimum(self.free, 0).sum())
 
 
 class _Step:
-    """A step of the model as a graph, on the machine without limits of memory: those are checked with runtimes' margins."""
+    """A step of the model as a graph, on the machine without limits of memory: `Steps.memory` checks them with margins."""
 
     def __init__(self, name: str, question: Question, use: Use, registry: Registry, launching: Launching) -> None:
         try:
@@ -129,7 +129,7 @@ class Steps:
         return 1.0 if cache == "fp8" else bits_of(cache.upper()) / 8
 
     def prompt(self, gpus: int, overlap: bool, sample: bool) -> tuple[_Step, float]:
-        """The prompt of one user on so many GPUs, and what its seconds are multiplied by.
+        """The prompt of one user on `gpus` GPUs, and a factor for its seconds.
 
         `overlap`: GPUs work on several micro-batches at once; `sample`: a part of the prompt.
         """
@@ -189,7 +189,7 @@ class Steps:
         return len(homes) > 1 and self.question.cpu not in homes and not apart.any()
 
     def memory(self, split: Split, context: int | None = None) -> Memory:
-        """What a split needs on each device, for the context of the question or another one."""
+        """The memory that a split needs on each device, for the context of the question or another one."""
         q, layout, size = self.question, self.layout, self.question.cluster.size
         held = layout.bytes.copy()
         if self.on_host and q.cpu is None:
@@ -220,13 +220,13 @@ class Steps:
         return Memory(*parts, free - more.used, device)
 
     def memory_alone(self, device: int, context: int) -> Memory:
-        """What it needs with everything on one device."""
+        """The memory that it needs with everything on one device."""
         if (key := (device, context)) not in self._alone:
             self._alone[key] = self.memory(self.alone(device), context)
         return self._alone[key]
 
     def _prompt_devices(self, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[l] which devices compute a layer in prompts, and its routed experts: the first GPU for those in host memory."""
+        """[l] the devices that compute a layer and its routed experts in prompts; for host memory, the first GPU."""
         q, layout = self.question, self.layout
         home, away = split.home[: layout.layers], split.away(layout)
         if split.streams:
@@ -235,7 +235,7 @@ class Steps:
         return np.where(home == q.cpu, helper, home), np.where(away == q.cpu, helper, away)
 
     def _parts(self, split: Split, device: int, at: NDArray[np.int64], experts: NDArray[np.int64]) -> list[int]:
-        """[l] what a device computes of each layer in prompts, see `Part`."""
+        """[l] the part of each layer that a device computes in prompts, see `Part`."""
         cpu, layout = self.question.cpu, self.layout
         home, away, routed = split.home[: layout.layers], split.away(layout), layout.routed
         result = np.where(self._experts_last & routed, experts, at)
@@ -255,7 +255,7 @@ class Steps:
         return found
 
     def _buffers(self, split: Split, context: int) -> Buffers:
-        """llama.cpp's cache and buffers; those of other runtimes are taken to be like them."""
+        """llama.cpp's cache and buffers; other runtimes are assumed to need the same."""
         return self._needs(context, 4 if self._pipelined(split) else 1)
 
     def _needs(self, context: int, copies: int) -> Buffers:

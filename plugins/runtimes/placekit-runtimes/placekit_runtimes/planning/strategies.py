@@ -1,4 +1,4 @@
-"""What people would try, and the best that each runtime can do: the rows of a plan."""
+"""The rows of a plan: the splits that people would try, and the best one for each runtime."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Runner:
     """A runtime, as plans know it.
 
     Attributes:
-        title: its name, for people.
-        space: what it can express.
+        title: its name, to show.
+        space: the splits that it can express.
         launching: how it launches kernels.
-        ubatch: most tokens of a prompt that it computes at once if it is not told; None: all.
+        ubatch: most tokens of a prompt that it computes at once by default; None: all.
     """
 
     title: str
@@ -46,14 +46,14 @@ RUNNERS: dict[RuntimeName, Runner] = {
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A strategy and what it costs.
+    """A strategy and its costs.
 
     Attributes:
         runtime: which runtime runs it.
         name: the strategy, in words.
         split: its devices; None if the runtime refuses the model, for the reason in `error`.
         decode_s, prompt_s: seconds of a token of all users, and of a prompt of one; nan if it does not fit.
-        memory: what it needs.
+        memory: the memory that it needs.
         error: why it does not work.
         best: whether it is recommended: the best that was found for its runtime, or one with fewer parts that is hardly slower.
         map: accelerate's device map.
@@ -88,7 +88,7 @@ class Strategies:
         self.regulars = Regulars(self.steps, self.runner.space)
 
     def rows(self) -> Iterator[Row]:
-        """The best split, then what people would try."""
+        """The best split, then the splits that people would try."""
         title = self.runner.title
         best = self.regulars.best()
         if best is not None:
@@ -116,7 +116,7 @@ class Strategies:
         return Row(self.runtime, name, split, float(decode_s[0]), float(prompt_s[0]), memory, best=best)
 
     def _usual(self) -> Iterator[tuple[str, Split | str]]:
-        """Names and splits, or why there is none."""
+        """Names with splits, or with the reason why there is no split."""
         q, names = self.question, self.question.cluster.device_names
         kinds = q.cluster.device_kind
         alone = [(d, self._alone(d)) for d in {kinds[d]: d for d in reversed(q.gpus)}.values()]  # one of each kind
@@ -139,7 +139,7 @@ class Strategies:
             yield "all in host memory", self._regular([q.cpu], [self.steps.layout.layers])
 
     def _regular(self, chain: list[int], counts: list[int], away: list[int] | None = None) -> Split:
-        """Layers on devices, and of each device so many layers with their experts on the CPU."""
+        """Layers on devices; the given number of layers of each device has its experts on the CPU."""
         plain = Regular.plain(chain, counts, len(self.regulars.targets))
         if away is not None and self.regulars.targets:
             rest = (0,) * (len(self.regulars.targets) - 1)

@@ -81,7 +81,7 @@ def seconds(value: float) -> str:
 
 
 def notes(plan: Planned) -> list[str]:
-    """What to know of the best row: how wrong its speed may be, its distance from the bound, memory that is nearly full."""
+    """Notes on the best row: the error of its speed, its distance from the bound, memory that is nearly full."""
     q, o, row, found = plan.question, plan.question.options, plan.best, []
     if o.draft:
         found.append(
