@@ -3,8 +3,8 @@
     python benchmarks/architectures.py [--write] [--only NAME ...] [LIBRARY ...]
 
 LIBRARY is text, encoder_decoder, encoder, images_and_text, diffusers or timm. Models of transformers and diffusers are built from
-the default configuration of their class, with two layers and random weights; networks of timm are built by name. What fails is
-printed with its error. `--write` writes the counts and the errors to benchmarks/results/architectures.md.
+the default configuration of their class, with two layers and random weights; networks of timm are built by name. Failures are
+printed with their errors. `--write` writes the counts and the errors to benchmarks/results/architectures.md.
 """
 
 from __future__ import annotations

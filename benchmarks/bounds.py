@@ -28,7 +28,7 @@ NETWORKS = (
 
 @dataclass
 class Row:
-    """What is known of one network: the best value, what found it, the bounds by argument, and the seconds that these took."""
+    """The results for one network: the best value, what found it, the bounds by argument, and the seconds of the bounds."""
 
     name: str
     operations: int

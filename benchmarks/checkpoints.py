@@ -3,7 +3,7 @@
     python benchmarks/checkpoints.py [--models A,B] [--write]
 
 A process for each row imports the decode step at 10,000 tokens. The table has its CPU seconds, with the start of Python, its
-highest memory, the bytes that the cache grows by with each token, and the FLOPs of the step.
+highest memory, the bytes of the cache per token, and the FLOPs of the step.
 `--write` saves the table in benchmarks/results/checkpoints.md.
 """
 

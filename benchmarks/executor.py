@@ -1,4 +1,4 @@
-"""What running a placed step costs beside eager PyTorch: milliseconds per step, microseconds per operation.
+"""The cost of running a placed step, compared with eager PyTorch: milliseconds per step, microseconds per operation.
 
     python benchmarks/executor.py [--workloads A,B] [--repeats N] [--seeds N] [--write]
 

@@ -1,8 +1,8 @@
-"""Steps that an H200 took, predicted with a host: the committed figures of benchmarks/gpu/results, simulated again without a GPU.
+"""Predicts steps of an H200 with a host, without a GPU: simulates the committed figures of benchmarks/gpu/results again.
 
     python benchmarks/host.py [--write]
 
-`GPU` is what the calibrated operations take together (h200_held_*.json), `host` the same operations with a host that takes as
+`GPU` is the time of the calibrated operations together (h200_held_*.json), `host` the same operations with a host that takes as
 long per launch as backend `cuda` took per operation of small steps, whose kernels take 2 us (h200_overheads.json, schedule
 `static` with fusion, the mean of two workloads). The seconds of single operations were not kept: they are the roofline of the
 calibrated machine, by class as measured on Inception-V3 (h200_calibration.json), scaled so that their sum is that of `GPU`.

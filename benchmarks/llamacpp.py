@@ -1,10 +1,10 @@
-"""llama.cpp on this computer's CPU, beside what placekit predicts from `placekit cluster profile`.
+"""Compares llama.cpp on this computer's CPU with predictions from `placekit cluster profile`.
 
     python benchmarks/llamacpp.py [--rounds N] [--write]
 
 Writes three models with random weights, and in each round measures the computer and then every model: a prompt of 256 tokens, and
-tokens after it. Profiles use one thread per device, and so does llama.cpp here. Seconds of llama.cpp are those that its thread
-had a core, and the fastest of all rounds counts, because other programs use the cores, too.
+tokens after it. Profiles use one thread per device, and so does llama.cpp here. Seconds of llama.cpp count only while its
+thread had a core, and the fastest of all rounds counts, because other programs use the cores, too.
 """
 
 from __future__ import annotations

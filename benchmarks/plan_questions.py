@@ -1,4 +1,4 @@
-"""What people measured on their machines, beside what placekit predicts for their command line, and what it recommends.
+"""Compares speeds that people measured with placekit's predictions for their command lines, and with its recommendations.
 
     python benchmarks/plan_questions.py [--write] [ID ...]
 
@@ -67,7 +67,7 @@ def options_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def predicted(row: dict[str, Any], model: str) -> tuple[float, float] | str:
-    """What the command line of a row gives: tokens per second of all users, and of a prompt. Or why it cannot be predicted."""
+    """Tokens per second of all users, and of a prompt, for the command line of a row; or why they cannot be predicted."""
     line = line_of(row)
     if line is None:
         return "not read"

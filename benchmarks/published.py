@@ -1,4 +1,4 @@
-"""Makes the table of published speeds that `placekit accuracy` predicts, from the collection that others made.
+"""Makes the table of published speeds that `placekit accuracy` predicts, from a collection made by others.
 
     python benchmarks/published.py [--write]
 

@@ -10,7 +10,7 @@
 - `planted`: graphs with a known optimum, three seeds of 60 s each; the default policy, or the searches in `--policies`.
 - `networks`: training steps operation by operation, and a graph of 50,000 operations, likewise.
 
-Every run is what `placekit run` would do, with the simulator. A run with a budget of seconds has its own process, which has
+Every run does the same as `placekit run` with the simulator. A run with a budget of seconds has its own process, which has
 compiled its loops before; nothing else should run on the machine. With `--write`, each run is recorded in
 benchmarks/results/quality_PART.json as soon as it ends, and the report in quality_PART.md. Recorded runs are measured again only
 with `--again`, so a part can be measured in pieces (`--instances`, `--policies`), also two pieces at once. `--report` measures

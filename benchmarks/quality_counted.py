@@ -119,8 +119,8 @@ def _default(store: Store, budgets: list[str]) -> list[str]:
     return [
         f"## The default policy, `{DEFAULT}`",
         "",
-        "Another policy counts with its median at no more evaluations; `exact` does not, as most of its work is in none.",
-        "Behind by a negative share: the default is better.",
+        "The best other policy has the lowest median at no more evaluations; `exact`, which rarely evaluates, does not count.",
+        "A negative share: the default is better.",
         "",
         *table(head, rows),
         "",

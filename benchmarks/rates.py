@@ -1,4 +1,4 @@
-"""Derives what devices reach of their data sheets from published measurements: fractions of peak and bandwidth, launch overheads.
+"""Derives efficiencies of devices from published measurements: fractions of peak and bandwidth in data sheets, launch overheads.
 
     PYTHONPATH=FOLDER python benchmarks/rates.py DATA [--write]
 
@@ -84,10 +84,10 @@ as three launches. Fractions above 1 are written as 1.
 
 Of llm_speed, only Llama-3-8B on one device sets figures (F16 and Q4_K_M, tokens and prompts of 512 to 8,192); everything else
 there is left for testing predictions. `quantized_matmul` and `inference_matmul` are llama.cpp's products with few bits and with
-16. On an A100 and an H100 the latter are much slower than the products of other libraries, of which the fractions of `matmul` are
-there; elsewhere tokens with 16 bits also set the bandwidth of `matmul`. GeForce cards would exceed their peak in prompts (by up
-to half), because llama.cpp's products accumulate in float16, at twice the rate. The fractions of CPUs contain what it takes to
-hand over between CPU and GPU in every layer; the 20 us of the machine model's hosts are counted beside them."""
+16. On an A100 and an H100, the latter are much slower than other libraries' products, which set the fractions of `matmul` there;
+elsewhere tokens with 16 bits also set the bandwidth of `matmul`. GeForce cards would exceed their peak in prompts (by up to
+half), because llama.cpp's products accumulate in float16, at twice the rate. The fractions of CPUs include the time to hand over
+between CPU and GPU in every layer; the 20 us of the machine model's hosts are counted beside them."""
 
 
 class Kernels(NamedTuple):
@@ -319,7 +319,7 @@ def token_seconds(tests: dict[str, list[float]]) -> float:
 
 
 def launch_overheads(data: Path, tables: list[Kernels]) -> dict[str, float]:
-    """Seconds per launch of the kinds where they can be told from the bandwidth.
+    """Seconds per launch of the kinds where they can be separated from the bandwidth.
 
     HBM: the products of the tables, as far as a token with 4 bits then uses no more of the bandwidth than products, because
     llama.cpp reaches unlike fractions with 16 and 4 bits there. Else the tokens with 16 and 4 bits, with one fraction for both;

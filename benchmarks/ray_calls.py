@@ -1,9 +1,9 @@
-"""What Ray costs on one computer: starting it, starting workers, and one call.
+"""The costs of Ray on one computer: starting it, starting workers, and one call.
 
     python benchmarks/ray_calls.py [--workload mlp] [--workers 2] [--calls 200]
 
-*call* evaluates one placement in a worker and waits for it; *here* evaluates it in this process. *evaluation* is the time of
-one of many in a batch that all workers share.
+*call* evaluates one placement in a worker and waits for it; *here* evaluates it in this process. *evaluation* is the time
+per placement of a large batch that all workers share.
 """
 
 from __future__ import annotations

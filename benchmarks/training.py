@@ -83,7 +83,7 @@ def machine(row: Published) -> Cluster:
 
 
 def predicted(row: Published, profiles: Path) -> list[Outcome]:
-    """What the plan costs with Sailor's profile, without and with recomputation: the files do not tell which one was run."""
+    """The costs of the plan with Sailor's profile, without and with recomputation: the files do not say which was run."""
     rows = row.strategy.replicas[0].rows
 
     def load(_: Any) -> Any:

@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """What is fitted: fractions of the peaks of `a100x8`, and seconds.
+    """The fitted parameters: fractions of the peaks of `a100x8`, and seconds.
 
     Attributes:
         matmul, unaligned: of the tensor cores' rate, for products, and for those with rows that begin anywhere.
@@ -98,7 +98,7 @@ MOST = Parameters(1.0, 1.0, 1.0, 200e-6)
 
 
 class Setting(NamedTuple):
-    """What is assumed: recomputation, whether the host launches ahead, and the rows of the embedding."""
+    """The assumptions: recomputation, whether the host launches ahead, and the rows of the embedding."""
 
     checkpointing: str = "block"
     launched_ahead: bool = True

@@ -1,4 +1,4 @@
-"""Runs `placekit` in processes forked from one that has imported torch and compiled loops, which takes seconds; a fork none.
+"""Runs `placekit` in forks of a process that has imported torch and compiled loops, to save these seconds in each command.
 
 For `outputs.py`, which runs a hundred commands: in `with commands(folder, python):`, `folder/placekit` is a program like
 `placekit`.

@@ -51,13 +51,13 @@ def shown(book: Any) -> list[str]:
 
 
 def differences(path: Path, book: Any) -> list[int]:
-    """The code cells, from 0, that show something else than in the file."""
+    """The numbers of the code cells, from 0, whose output differs from the file."""
     old, new = shown(nbformat.read(path, as_version=4)), shown(book)
     return [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the notebooks that are given, else all; 1 if one differs."""
+    """Run the given notebooks, or all; returns 1 if one differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--write", action="store_true", help="replace what the notebooks show")

@@ -20,7 +20,7 @@ Comments on the lines before a block:
     <!-- varies: REGEX -->    what matches may differ from one run to the next
 
 `...` on a line of its own stands for any lines. The column `seconds` of a table, the seconds that evaluations took, and dates
-in the names of folders may always differ. Lines that tell of compiling, which a first run does, are left out.
+in the names of folders may always differ. Lines about compiling, which only a first run prints, are ignored.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def steps(block: Block) -> list[Step]:
-    """The commands of a ```console block. Raises ValueError for one that this tool does not run."""
+    """The commands of a ```console block. Raises ValueError for a command that this tool does not run."""
     found: list[Step] = []
     for line in block.lines:
         if line.startswith("$ "):
@@ -143,7 +143,7 @@ def steps(block: Block) -> list[Step]:
 
 
 def run(command: str, folder: Path, python: Path, quiet: bool = True, programs: Path | None = None) -> Printed:
-    """What a command prints in the environment of `python`, without trailing blanks; with `quiet`, no stages of runs.
+    """The output of a command in the environment of `python`, without trailing blanks; with `quiet`, no stages of runs.
 
     The shell looks for programs in `programs` first.
     """
@@ -161,7 +161,7 @@ def run(command: str, folder: Path, python: Path, quiet: bool = True, programs: 
 
 
 def masked(lines: list[str], varies: str = "") -> list[str]:
-    """Lines without what differs between two runs of one command."""
+    """Lines without the parts that differ between two runs of a command."""
     result: list[str] = []
     column, width = None, 0
     for line in lines:
@@ -186,7 +186,7 @@ def agrees(shown: list[str], printed: list[str], varies: str = "") -> bool:
 
 
 def shortened(shown: list[str], printed: list[str]) -> list[str]:
-    """What was printed, with `...` where the document had its only one: up to the line after it, or to the last paragraph."""
+    """The output, with `...` where the document had its only one: up to the line after it, or to the last paragraph."""
     if shown.count("...") != 1:
         return printed
     head = shown.index("...")
@@ -202,7 +202,7 @@ def shortened(shown: list[str], printed: list[str]) -> list[str]:
 
 @dataclass
 class Difference:
-    """A command that does not print what the document shows, or that fails; `code` says what is wrong with how it ended."""
+    """A command whose output differs from the document, or that fails; `code` says why its exit code is wrong."""
 
     line: int
     step: Step
@@ -246,7 +246,7 @@ def replay(text: str, slow: bool = False) -> Iterator[tuple[Block, list[Step], l
 def check(text: str, slow: bool = False, refresh: bool = False) -> tuple[str, list[Difference]]:
     """The document with its outputs replaced where they differ, and the differences.
 
-    With `refresh` also what may differ is replaced, but for outputs with more than one `...`.
+    With `refresh`, parts that may differ are replaced, too, except in outputs with more than one `...`.
     """
     lines, differences = text.splitlines(), []
     moved = 0

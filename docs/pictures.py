@@ -120,7 +120,7 @@ def report(folder: Path) -> None:
 def screenshot(
     page: Path, picture: Path, width: int, height: int, scale: float, dark: bool, begin: str = ""
 ) -> None:  # fmt: skip
-    """What a browser shows of a page in a window of this size, after a script if there is one."""
+    """A screenshot of a page in a window of this size, after a script if there is one."""
     from PIL import Image
 
     sys.path.insert(0, str(DOCS.parent / "plugins" / "reporting" / "placekit-report" / "tests"))
@@ -145,13 +145,13 @@ SCREENSHOTS = ("report",)
 
 
 def differing(folder: Path, name: str) -> list[Path]:
-    """Which pictures of this name are not as they are in `folder`, where they have just been made."""
+    """The pictures of this name that differ from those just made in `folder`."""
     places = ((path, PLACES[name] / path.name) for path in sorted(folder.iterdir()))
     return [old for new, old in places if not old.is_file() or old.read_bytes() != new.read_bytes()]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the pictures that are named, else the timeline; 1 if one that is compared differs."""
+    """Make the named pictures, or the timeline; returns 1 if a compared picture differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", default=["timeline"], help=", ".join(MADE))
     parser.add_argument("--write", action="store_true", help="replace the pictures")

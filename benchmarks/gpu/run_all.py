@@ -1,17 +1,17 @@
-"""Placements run for real on a GPU: are they right, what do they cost, and what does the simulator make of them.
+"""Runs placements on a GPU: checks their results, measures their costs, and compares them with the simulator.
 
     python benchmarks/gpu/run_all.py [--backend cuda|cpu] [--only A,B] [--workloads A,B] [--repeats N] [--out FILE.json]
 
 One machine with one GPU is enough: several devices are then streams of it, with memory budgets of their own. Prints a line for
-each figure, and at the end a JSON object of all; `--out` also writes that to a file after each part, so that what was measured
-before a failure is kept. With `--backend cpu` the same runs on threads of the processor, to try the script out.
+each figure, and at the end a JSON object of all; `--out` also writes that to a file after each part, so that measurements
+before a failure are kept. With `--backend cpu` the same runs on threads of the processor, to try the script out.
 
     correctness   each workload under random placements on 1, 2, 4 devices, three schedules, beside one device: equal bits,
                   or the largest difference over the largest value; and one device beside the processor, where nothing is random
     overhead      one and two devices, static and dynamic, fused and single, beside eager PyTorch and a CUDA graph of the step
     virtual       a chain of products of matrices on 1, 2, 4 devices
     calibration   measured seconds of the default workload's operations over the roofline's, by class
-    steps         whole steps of `--workloads` on one device: seconds that the simulator says after calibration, and measured ones
+    steps         whole steps of `--workloads` on one device: simulated seconds after calibration, and measured ones
     fidelity      simulated and measured seconds of random and good placements on two GPUs, after calibration; with one GPU it is
                   left out, because the simulator does not know that devices share it
 """
@@ -301,7 +301,7 @@ PARTS: dict[str, Callable[[Callable[..., MeasuringBackend], int], Any]] = {
 
 
 def machine(backend: str) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine that was measured."""
     found: dict[str, Any] = {"backend": backend, "python": platform.python_version(), "torch": torch.__version__}
     if backend == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -310,7 +310,7 @@ def machine(backend: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the parts; what fails is reported, and the others go on."""
+    """Run the parts; if one fails, report it and go on with the others."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--backend", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", default=",".join(PARTS))

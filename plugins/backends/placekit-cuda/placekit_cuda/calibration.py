@@ -337,7 +337,7 @@ def _matmul_rate(dtype: torch.dtype, kind: DeviceKind, stream: Stream, where: to
 def _launch_s(stream: Stream, where: torch.device, clock: Clock) -> float:
     """Seconds of a kernel with almost nothing to do, when many run in a row; on a CPU, they include the call.
 
-    `clock.launch_s` is the median of what the host took for each then.
+    Afterwards `clock.launch_s` is the median of the host's seconds for a launch.
     """
     tiny, samples, host = partial(torch.neg, torch.ones(1, device=where)), list[float](), list[float]()
     for _ in range(clock.repeats + 1):  # held like operations, whose figures contain a launch

@@ -78,7 +78,7 @@ class CUDAMachine(Machine):
         link_s: emulates slower links: after each copy, a kernel on the link's stream waits. None: copies run at full speed.
         cuda: `torch.cuda`, or a test's replacement of it.
 
-    Raises BackendError for a GPU that does not exist, and for so many devices on one GPU that their links lack streams.
+    Raises BackendError for a GPU that does not exist, and if the links of the devices on a GPU need too many streams.
     """
 
     ahead = 1  # after a long kernel, the host takes 60 us or more to launch the next one: docs/gpu.md

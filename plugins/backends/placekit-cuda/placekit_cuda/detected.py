@@ -20,15 +20,15 @@ from placekit_core import Cluster, ClusterError, read_json, write_atomically
 _DTYPES = ("float32", "bfloat16", "float16")
 _UNMEASURED = 1.0
 CONTEXT_BYTES, _HEADROOM = 512 * 2**20, 0.05
-"""A process with PyTorch holds about this besides its tensors, and its allocator leaves holes: as parts.yaml of placekit-inspect,
-where the sources are. `total_memory` is already without what the driver keeps."""
+"""Memory that a process with PyTorch holds besides its tensors, and the share that its allocator wastes. parts.yaml of
+placekit-inspect has the same values, with sources. `total_memory` already excludes the driver's memory."""
 _MEASURED: dict[Path, Cluster] = {}
 
 
 def described(cuda: Any, gpus: Sequence[int], memory_bytes: int | None) -> Cluster:
     """Devices on `gpus`, each with its part of the GPU's memory (or `memory_bytes`), before rates and links are measured.
 
-    Of a part of the GPU's memory, the CUDA context and holes of the allocator are left out.
+    The memory of a device is its part without the CUDA context and the share that the allocator wastes.
     """
     shares, kinds, devices = Counter(gpus), dict[str, Any](), list[dict[str, str]]()
     for gpu in gpus:

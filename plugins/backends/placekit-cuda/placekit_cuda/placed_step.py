@@ -146,7 +146,7 @@ class PlacedStep:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with the values of a `state_dict` of the module. Raises PlacekitError that names what does not fit."""
+        """Continue with the values of a `state_dict` of the module. Raises PlacekitError if an entry does not fit."""
         known = [key for key in self._module.state_dict() if key in self._names]
         missing = [key for key in known if key not in state]
         strange = [key for key in state if key not in known and not key.endswith("_extra_state")]

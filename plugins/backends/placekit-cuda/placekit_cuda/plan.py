@@ -66,7 +66,7 @@ class Plan:
     graph: Graph
 
     def about(self, node: Node) -> str:
-        """What a node does, as text."""
+        """The work of a node, as text."""
         names = self.graph.op_name
         if node.transfers:
             return f"sending the result of {names[self.graph.tensor_producer[node.tensor]]!r}"

@@ -1,4 +1,4 @@
-"""The compiled evaluation of `blocking_latency`, which updates what depends on the groups that moved since the last call.
+"""The compiled evaluation of `blocking_latency`: it updates only values that depend on groups moved since the last call.
 
 Operations are numbered in topological order, accelerators from 0 to A - 1. The *depth* of an operation for accelerator f is the
 number of calls of f that end before the operation has its inputs; if it is on f itself, its own call counts, too. The call

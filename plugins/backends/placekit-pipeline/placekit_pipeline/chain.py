@@ -274,7 +274,7 @@ def _nothing_fits(blocks: Blocks, table: Table) -> tuple[str, str]:
 
 
 def _memory(table: Table) -> str:
-    """What the program keeps, and what the devices have."""
+    """The bytes that the program keeps, and the memory of the devices, in words."""
     whole = int(table.ptr[1]) - 1  # the segment from the first prefix to the last
     rooms = float(sum(float(r) * int(n) for r, n in zip(table.room, table.many, strict=True)))
     saved = float(table.saved_bytes[whole])

@@ -20,7 +20,7 @@ CLOSE = 1e-12  # relative improvements below this are rounding
 
 
 class Table(NamedTuple):
-    """What segments cost: s segments between i prefixes of b blocks, on K classes of D devices; u sets of devices.
+    """The costs of segments: s segments between i prefixes of b blocks, on K classes of D devices; u sets of devices.
 
     Attributes:
         numbers: kind (`TOKEN`, `BUSIEST`, `FLOW` or `TRAIN`), micro-batches M, stages p of the splits to search.

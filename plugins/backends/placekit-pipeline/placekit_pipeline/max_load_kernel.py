@@ -1,4 +1,4 @@
-"""The compiled evaluation of `max_load`, which updates the loads for the groups that moved since the last call."""
+"""The compiled evaluation of `max_load`: it updates the loads for groups moved since the last call."""
 # mypy: ignore-errors
 # numba checks the types here; the signature of `max_load` is explicit.
 

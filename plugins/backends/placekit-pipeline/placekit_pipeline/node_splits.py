@@ -27,8 +27,9 @@ AT_ONCE = 4096  # prefixes whose sums are computed together, to limit memory
 def split_nodes(task: Task, most: int) -> tuple[Placement | None, bool]:
     """The best contiguous split of the nodes that is found, if any fits, and whether a note says that it is proven.
 
-    If the graph has at most `most` prefixes, splits between all of them are searched or bounded. Before, and instead if it has
-    more: splits along one order of the nodes, except for ever more nodes around the borders of the best split.
+    If the graph has at most `most` prefixes, splits between all of them are searched or bounded. Before that, or with
+    more prefixes instead, splits along one order of the nodes are: only nodes around the borders of the best split, ever more
+    of them, may leave this order.
     """
     nodes, classes = nodes_of(task.problem), device_classes(task.problem)
     count, sets = len(nodes), math.prod(len(devices) + 1 for devices in classes)
@@ -56,7 +57,7 @@ def split_nodes(task: Task, most: int) -> tuple[Placement | None, bool]:
 
 
 def nodes_of(problem: Problem) -> Blocks:
-    """The smallest blocks: groups with the groups that follow them (`follow`), and with what takes no time.
+    """The smallest blocks: groups with the groups that follow them (`follow`), and with units that take no time.
 
     Without modules and a column `forward_of`, a unit of backward operations only is a block of its own. Blocks come in the
     order of their forward data flow, and such a block in the opposite order of its data flow, as in the authors' program.

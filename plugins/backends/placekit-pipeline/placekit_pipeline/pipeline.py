@@ -180,7 +180,7 @@ class PipelineSession(KernelSession):
         return *forward_order(self.problem, self.stages.phase), leaders(self.problem)
 
     def reason(self, device: NDArray[np.int16]) -> str:
-        """Why the placement `device` [g], whose evaluation gave infinity, has no value: which stages wait for each other."""
+        """Why the placement `device` [g], whose evaluation gave infinity, has no value: the stages that wait for each other."""
         problem, kernel, schedule = self.problem, self.kernel(), self.schedule_name
         names, size = problem.cluster.device_names, problem.cluster.size
         lead = self.replicas.lead(device)
@@ -246,7 +246,7 @@ class PipelineSession(KernelSession):
         return max(alone, divided_load_bound(problem, sorted({d for row in self.replicas.rows for d in row})))
 
     def baselines(self) -> list[Baseline]:
-        """`equal_stages`: as many layers on each device, in the order of the machine. `replicas`: the network on each device.
+        """`equal_stages`: the same number of layers on each device, in the machine's order; `replicas`: the network on each.
 
         The devices are the GPUs that may run everything; without any, all such devices. A token has neither: no second
         device makes it faster. A session with replicas compares with the network on one device instead.
@@ -295,7 +295,7 @@ class PipelineSession(KernelSession):
 
 
 def equal_stages(problem: Problem, devices: Sequence[int]) -> Placement | None:
-    """The blocks of as many layers on each device; None if there are fewer layers than devices."""
+    """The blocks of equally many layers on each device; None if there are fewer layers than devices."""
     blocks = sequence(problem)
     layer = np.flatnonzero(blocks.layer)
     if len(layer) < len(devices):

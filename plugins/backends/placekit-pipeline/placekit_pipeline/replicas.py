@@ -22,7 +22,7 @@ BUCKET = 25 * 2**20
 class Replicas:
     """R rows of devices, each one replica of the network; D devices.
 
-    Column j is what the placement puts on device `rows[0][j]`, its leader; row r runs it on device `rows[r][j]`.
+    Column j has the groups that the placement puts on device `rows[0][j]`, its leader; row r runs them on device `rows[r][j]`.
 
     Attributes:
         rows: [R][columns] devices. Without replicas, one row of all devices.
@@ -76,7 +76,7 @@ class Replicas:
         return np.where(column >= 0, np.asarray(self.leaders)[column], -1)
 
     def why_not(self, device: int, names: Sequence[str]) -> str:
-        """Why a placement on `device` means no column."""
+        """Why a placement on `device` does not name one column."""
         columns = sorted(self.named[device])
         leaders = ", ".join(names[self.leaders[j]] for j in columns or range(len(self.leaders)))
         if columns:
@@ -117,7 +117,7 @@ def _device(cluster: Cluster, name: int | str) -> int:
 
 
 def _columns(rows: Sequence[Sequence[int]], names: Sequence[str]) -> tuple[frozenset[int], ...]:
-    """The columns of each device. Raises BackendError if rows are unlike, or if a device would run two different stages."""
+    """The columns of each device. Raises BackendError if rows differ in length, or if a device would run two different stages."""
     first = rows[0]
     if len(set(first)) < len(first) or not first:
         raise BackendError(

@@ -203,7 +203,7 @@ class _Builder:
         return [[leader] for leader in self.session.replicas.leaders]
 
     def _members(self, first: list[int]) -> list[list[int]]:
-        """The devices that run what a split gives to each device of `first`."""
+        """The devices that run the segments that a split gives to each device of `first`."""
         if not isinstance(self.session, PipelineSession):
             return [[d] for d in first]
         return [self.session.replicas.members[d] for d in first]

@@ -119,8 +119,8 @@ class Stages:
 
     @property
     def work_bytes(self) -> Floats:
-        """[g] bytes that the largest operation of each group reads and writes besides parameters and what stages keep anyway,
-        with what its layer has recomputed.
+        """[g] bytes that the largest operation of each group reads and writes, without parameters and tensors that stages keep
+        anyway, and with the activations that its layer has recomputed.
         """
         graph = self.problem.graph
         bytes_ = np.where(graph.kernel[graph.tensor_producer] & ~self.counted, graph.tensor_bytes, 0)

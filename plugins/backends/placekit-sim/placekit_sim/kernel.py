@@ -1,6 +1,6 @@
 """The machine model of docs/machine-model.md as a compiled loop over rounds, which allocates no memory.
 
-Tasks are numbers: operation v is task v. A *copy* is what a device receives of a tensor; the transfer that delivers copy k (and
+Tasks are numbers: operation v is task v. A *copy* is a tensor as one device receives it; the transfer that delivers copy k (and
 with multicast the copies after it) is task n + k. Copies are numbered in the order in which they are announced: (round, tensor,
 destination). With `prefetch`, the copies of source tensors come before all others, in the order in which they are needed. Queues
 are stored in arrays: as lists (`link`) in first-come order, or as pairing heaps (`link`, `child`) if a rank or priority decides.

@@ -22,7 +22,7 @@ def band(problem: Problem, devices: Sequence[int]) -> ErrorBand:
 
 
 def kind_of(graph: Graph, devices: Sequence[tuple[str, str]]) -> str:
-    """The kind of a program on devices, each a kind and a type: what decides which rows are like it."""
+    """The kind of published rows that a program is like, on devices given as (kind, type)."""
     named = str(graph.attributes.get("mode"))
     mode = {"prefill": "prompt", "decode": "decode", "prompt": "prompt"}.get(named, "another program")
     gpus = [kind for kind, type_ in devices if type_ == "gpu"]

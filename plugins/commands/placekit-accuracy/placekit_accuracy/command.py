@@ -93,7 +93,7 @@ def show_worst(predictions: Sequence[Prediction], number: int) -> None:
 
 
 def show_missing(rows: Sequence[Row], all_rows: bool) -> None:
-    """Print which rows are not predicted, and why."""
+    """Print how many rows are not predicted, and why."""
     missing = unpredicted(rows)
     for title, found in (("not predicted", missing), ("left out of the table", left_out() if all_rows else {})):
         if found:

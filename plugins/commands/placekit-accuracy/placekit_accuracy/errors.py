@@ -70,7 +70,7 @@ def by_kind(predictions: Sequence[Prediction]) -> list[tuple[bool, Errors]]:
 
 
 def unpredicted(rows: Sequence[Row]) -> dict[str, int]:
-    """Why rows of the table are not predicted, with their numbers."""
+    """The reasons why rows of the table are not predicted, with the number of rows."""
     return dict(Counter(why for row in rows if (why := missing(row))).most_common())
 
 
@@ -105,7 +105,7 @@ def reason(row: Row) -> str:
 
 
 def bands_of(predictions: Sequence[Prediction]) -> dict[str, tuple[int, float]]:
-    """The bands of predictions, by kind: of the rows that were held out."""
+    """The error bands of the held-out rows, by kind."""
     return {e.kind: (e.n, round(e.p90, 3)) for fit, e in by_kind(predictions) if not fit and e.n >= FEW}
 
 

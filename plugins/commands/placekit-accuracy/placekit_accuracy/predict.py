@@ -58,7 +58,7 @@ def _fits(row: Row) -> bool:
 def predict(rows: Iterable[Row], registry: Registry) -> list[Prediction]:
     """The rows that can be predicted, with their simulated speeds.
 
-    Rows that measured the same thing are one, with their median: some sources repeat a measurement up to five times.
+    Rows that measured the same thing become one row with their median: some sources repeat a measurement up to five times.
     """
     same: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -99,7 +99,7 @@ def machine(row: Row) -> Cluster:
 
 @cache
 def _cluster(words: str) -> Cluster:
-    """The machine in words. What a device has is not limited here: the row ran."""
+    """The machine of these words. Its memory has no limit, because the row ran."""
     cluster = Cluster.parse(parse_yaml(machine_file(words).encode()), words)
     return unlimited(cluster, "graph")  # llama.cpp launches ahead of the devices, or records graphs
 

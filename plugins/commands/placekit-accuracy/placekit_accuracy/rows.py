@@ -109,7 +109,7 @@ class Row:
 
     @property
     def what(self) -> str:
-        """What was measured, in words."""
+        """The measurement, in words."""
         counts = {d: self.devices.count(d) for d in self.devices}
         machine = " + ".join(f"{n}x {d}" if n > 1 else d for d, n in counts.items()) or "CPU"
         test = f"{'prompt of' if self.prompt else 'decode,'} {self.tokens}"
@@ -169,7 +169,7 @@ def measurements() -> tuple[Row, ...]:
 
 @cache
 def left_out() -> dict[str, int]:
-    """Why other rows of the collection are not in the file, with their numbers."""
+    """The reasons why other rows of the collection are not in the file, with the number of rows."""
     return {cells["reason"]: int(cells["rows"]) for cells in _read("left_out.csv")}
 
 

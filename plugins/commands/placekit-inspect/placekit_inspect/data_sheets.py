@@ -112,7 +112,7 @@ class Staged(FileModel):
 
 
 class HostPart(FileModel):
-    """What a computer takes to launch operations and to hand over between devices, as in a cluster file."""
+    """The seconds that a computer takes to launch operations and to hand over between devices, as in a cluster file."""
 
     source: str
     launch_s: NonNegative
@@ -153,7 +153,7 @@ class Parts(FileModel):
         return self.withheld[part.withheld or part.type]
 
     def host_fractions(self, channels: int) -> dict[OperationClass, Fractions]:
-        """Fractions of the memory bandwidth of a CPU with so many channels, or the nearest number of them."""
+        """Fractions of the memory bandwidth of a CPU with this many channels, or the nearest known number."""
         memory = self.host_memory[min(self.host_memory, key=lambda n: abs(n - channels))]
         classes: tuple[OperationClass, ...] = ("matmul", "quantized_matmul", "inference_matmul")
         return {c: Fractions(memory=memory) for c in classes}
@@ -174,7 +174,7 @@ class Parts(FileModel):
         return DeviceKind(**own | {"launch_overhead_s": rates.launch_s, "efficiency": rates.efficiency})
 
     def _like(self, part: Part) -> list[Part]:
-        """The shipped kinds that were measured, of its generation or of the one that stands for it."""
+        """The shipped kinds that were measured, of its generation or of the one in `stand_in`."""
         own, other = (
             [p for p in parts().kinds.values() if p.generation == generation and p.measured_by]
             for generation in (part.generation, self.stand_in.get(part.generation))

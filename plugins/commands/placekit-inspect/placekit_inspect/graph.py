@@ -105,7 +105,7 @@ def _targets(out: Path, programs: Sequence[Program]) -> list[Path]:
 
 
 def _write(writer: type[Importer], program: Program, target: Path) -> Graph:
-    """Write a program, and print what the file does not hold. Returns the graph as read from the file."""
+    """Write a program, and print the parts that the file lacks. Returns the graph as read from the file."""
     writer.write(program, target)
     [again] = writer(path=str(target)).load()
     parts = {"seconds": "costs", "machine": "cluster", "split": "split"}

@@ -105,7 +105,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Imported:
-    """The facts of all programs of an import, and what the import took.
+    """The facts of all programs of an import, and the time and memory of the import.
 
     Attributes:
         import_s: seconds of `Importer.load`, including the import of libraries.

@@ -1,4 +1,4 @@
-"""What people write about a machine, in the words that `machine_words.py` reads: `a 4090 and 64 GB RAM`."""
+"""Turns machines as people describe them, `a 4090 and 64 GB RAM`, into the words that `machine_words.py` reads."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _LIKE_DEVICE = re.compile(r"an? .*|\d+ ?x .*|.*\d ?gb\b.*|.*(?<!\d)\d{4}(?!\d).*
 
 
 def exact_words(words: str, known: Parts) -> tuple[str, Parts, list[str]]:
-    """The exact words, the parts with kinds whose memory `words` give, and what they assume, a sentence each.
+    """The exact words; the parts, with kinds whose memory `words` give; and the assumptions, a sentence each.
 
-    What is not understood stays as it is. Raises ClusterError for a GPU with a size of memory that it does not have.
+    Words that are not understood stay as they are. Raises ClusterError for a GPU with a size of memory that it does not have.
     """
     reader = _Reader(known)
     words = re.sub(r"\bmax\+ ?395\b", "max 395", words)
@@ -76,7 +76,7 @@ class _Reader:
         return ", ".join([" + ".join(devices), *links])
 
     def _memory(self, item: str) -> str | None:
-        """`64 GB RAM` as `64gb ddr5-5600`, or None if `item` is no memory of the host."""
+        """`64 GB RAM` as `64gb ddr5-5600`, or None if `item` is not a memory of the host."""
         text = " ".join(_BESIDE_MEMORY.sub("", item).split())
         found = _MEMORY.fullmatch(re.sub(r"(ddr[45](?:[ -]?\d{4,5})?) (.*gi?b)", r"\2 \1", text))
         if not found:
@@ -150,5 +150,5 @@ def _size(part: Part) -> float:
 
 
 def _resizable(part: Part) -> bool:
-    """Whether one can buy the kind with other sizes of memory: processors, alone or with a GPU."""
+    """Whether the kind is sold with other sizes of memory: processors, alone or with a GPU."""
     return part.pcie is None and not part.shared_memory

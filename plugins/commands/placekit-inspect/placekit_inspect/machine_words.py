@@ -8,7 +8,7 @@
     LINK      pcie3 .. pcie5 (with lanes), nvlink, nvswitch, shared
     NETWORK   thunderbolt4, 10gbe, ib_hdr, ...; after devices without brackets, each device is a box
 
-Names ignore case, spaces, `-` and `_`, and `×` is `x`. `loose_words.py` makes these words of what people write otherwise.
+Names ignore case, spaces, `-` and `_`, and `×` is `x`. `loose_words.py` turns looser descriptions into these words.
 """
 
 from __future__ import annotations

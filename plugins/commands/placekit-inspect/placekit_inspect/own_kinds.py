@@ -21,7 +21,7 @@ def with_own_kinds(words: str, known: Parts) -> tuple[str, Parts]:
     """The words without figures, and the parts with the kinds that they describe. Raises ClusterError.
 
     Such a kind is a GPU whose peak rate is the same for all types of numbers. It copies to other GPUs through host memory, in a
-    slot of PCIe 4.0 unless the figures have another; what a program cannot use of its memory is as for other GPUs.
+    slot of PCIe 4.0 unless the figures have another; its memory that programs cannot use is as for other GPUs.
     """
     found: dict[str, Part] = {}
     for name, figures in _KIND.findall(words):

@@ -72,7 +72,7 @@ class RayLauncher(Launcher):
 
 
 def _run(shared: tuple[Any, ...], number: int, overrides: list[str]) -> tuple[JobReturn, str]:
-    """Run one job, in a process of the cluster. Returns its result, and what it printed."""
+    """Run one job, in a process of the cluster. Returns its result and its output."""
     folder, context, config, task, state = shared
     os.chdir(folder)
     setup_globals()

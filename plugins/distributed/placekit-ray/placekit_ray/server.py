@@ -73,7 +73,7 @@ class ParameterServer:
         }  # fmt: skip
 
     def join(self, controller: int) -> dict[str, Any]:
-        """Begin a new life of a controller. Returns what it needs to begin, or to continue after a restart."""
+        """Begin a new life of a controller. Returns the data with which it begins, or continues after a restart."""
         self.lives[controller] += 1
         self.granted[controller] = 0
         return {

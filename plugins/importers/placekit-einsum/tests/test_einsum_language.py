@@ -263,8 +263,8 @@ WRONG: list[tuple[Callable[[TensorProgram, Tensor], Any], str]] = [
     (lambda t, x: add(t, x, "e", "ij,ij->ij", parts={"i": None}), "cannot have None parts"),
     (lambda t, x: add(t, x, "e", "ij,ij->ij", parts={1: 2}), "no dimension of 'e' named '1'"),
     (lambda t, x: add(t, x, "e", "ij,ij->ij", parts=[1]), r"parts of 'e' are \[1\]"),
-    (lambda t, x: t.einsum("e", "ij,jk->ik", "a", "b"), "operand 'a' of 'e' is no tensor"),
-    (lambda t, x: t.complexer("e", "ij", "a"), "operand 'a' of 'e' is no tensor"),
+    (lambda t, x: t.einsum("e", "ij,jk->ik", "a", "b"), "operand 'a' of 'e' is not a tensor"),
+    (lambda t, x: t.complexer("e", "ij", "a"), "operand 'a' of 'e' is not a tensor"),
     (lambda t, x: t.squeezer("e", "ij->ijk", other), "operand 'y' of 'e' belongs to another program"),
     (
         lambda t, x: t.complexer("e", "", t.reduce("r", "sum", "ij->", t.complexer("z", "ij", x))),
@@ -301,7 +301,7 @@ def test_a_program_without_expressions_is_refused() -> None:
 
 def test_only_tensor_programs_are_imported() -> None:
     not_one: Any = "x"
-    with pytest.raises(ImporterError, match="'x' is no TensorProgram"):
+    with pytest.raises(ImporterError, match="'x' is not a TensorProgram"):
         placekit_einsum.import_program(not_one)
 
 

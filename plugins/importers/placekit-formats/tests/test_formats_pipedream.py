@@ -109,7 +109,7 @@ def test_an_error_names_the_line(tmp_path: Path) -> None:
         (2, NODE.replace("=3", "=[]"), "line 2: activation_size is '': it must be a number"),
         (2, NODE.replace("=4", "="), "line 2: parameter_size is '': it must be a number"),
         (2, NODE + " -- stage_id=x", "line 2: stage_id is 'x': it must be a whole number"),
-        (5, "\tnode1", "line 5: '\\tnode1' is no edge"),
+        (5, "\tnode1", "line 5: '\\tnode1' is not an edge"),
         (5, "\tnode1 -- node7", "line 5: no node above is called 'node7'"),
         (5, "\tnode7 -- node1", "line 5: no node above is called 'node7'"),
         (5, "\tnode1 -- node1", "line 5: node 'node1' reads its own output"),

@@ -46,7 +46,7 @@ def test_mistakes() -> None:
         ('{"a": "x', "column 7: unterminated string"),
         ('{"a": 1', "`,` is missing"),
         ('{"a": 1} 2', "the file goes on"),
-        ('{"a": Infinity}', "Infinity is no number"),
+        ('{"a": Infinity}', "Infinity is not a number"),
         ("{" + ",".join(f'"{i}": 0' for i in range(101)) + "}", "more than 100 members"),
     ]:  # fmt: skip
         with pytest.raises(ValueError) as error:  # noqa: PT011

@@ -145,7 +145,7 @@ def test_towers_that_do_not_fit_are_one_error(files: dict[str, Path], tmp_path: 
     fails("image=512 is given, but .* takes images of 896 x 896 pixels", mmproj=str(files["gemma3"]), image=512)
     fails("images=20 take 5,120 tokens of a prompt of 4,096", mmproj=str(files["gemma3"]), images=20)
     (tmp_path / "model.gguf").write_bytes(small())
-    fails("is no tower, but a model of architecture llama", mmproj=str(tmp_path / "model.gguf"))
+    fails("is not a tower, but a model of architecture llama", mmproj=str(tmp_path / "model.gguf"))
     for says in ({"patch_size": 0}, {"patch_size": 2**20}, {"image_size": 2**30}):
         made_towers.write(tmp_path / "bad.gguf", "gemma3", says)
         fails("has no token for an image", mmproj=str(tmp_path / "bad.gguf"))

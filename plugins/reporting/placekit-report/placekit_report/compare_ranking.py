@@ -51,7 +51,7 @@ def lead(contest: Sequence[Row]) -> str:
 
 
 def beats_none(contest: Sequence[Row]) -> bool:
-    """Whether even the best row of a contest is not faster than the best single device."""
+    """Whether no row of a contest is faster than the best single device."""
     gain = contest[0].gain
     return gain is not None and gain < ROUNDING
 

@@ -57,7 +57,7 @@ class Part:
     """A program of a run.
 
     Attributes:
-        found: what the run found for it.
+        found: the run's result for it.
         simulation: simulates other placements and machines; None if there is no simulator.
         recorded: the schedule was measured.
         exports: the placement in the forms that other programs take.
@@ -177,7 +177,7 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
 
 
 def _rate(graph: Graph, value_s: float | None) -> str:
-    """What is computed per second, such as `134 tokens/s`; empty if the graph does not say what a step computes."""
+    """The rate of the computation, such as `134 tokens/s`; empty if the graph does not say what a step computes."""
     match graph.attributes.get("work"):
         case [int() | float() as count, str() as what] if value_s and count > 0:
             pass

@@ -26,7 +26,7 @@ class EventLog:
 
     @hookimpl
     def placekit_checkpoint(self, run_dir: Path) -> None:
-        """Write to disk what a resumed run continues from."""
+        """Write the waiting events to disk, from which a resumed run continues."""
         for directory, file in self._open.items():
             if directory.is_relative_to(run_dir):
                 file.flush()

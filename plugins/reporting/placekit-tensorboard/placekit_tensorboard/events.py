@@ -33,7 +33,7 @@ class EventFile:
         self._writer.add_event(Event(session_log=start, step=step, wall_time=time.time()))
 
     def add_row(self, row: Mapping[str, float]) -> None:
-        """One row of the history, at step `evaluations`: its values, and what the trainer logged, such as `loss`."""
+        """One row of the history, at step `evaluations`: its values, and the trainer's own, such as `loss`."""
         values = {name: value for name, value in row.items() if name != "evaluations"}
         self._add(_scalars(values), int(row["evaluations"]))
 

@@ -147,7 +147,7 @@ class PlacedLayers:
 
     @classmethod
     def of(cls, problem: Problem, placement: Placement, runtime: str) -> PlacedLayers:
-        """The layers of a placement. Raises PlacementError if the network has no layers, or the placement is for another graph."""
+        """A placement by layers. Raises PlacementError without layers, or for a placement of another graph."""
         device, network = devices_of(problem, placement), Network.of(problem)
         if not len(network.of_layer):
             raise PlacementError(

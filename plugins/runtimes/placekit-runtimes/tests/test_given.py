@@ -129,7 +129,7 @@ class TestMaps:
     def test_mistakes_are_named(self) -> None:
         mistakes: list[tuple[dict[str, Any], str]] = [
             ({"": 2}, r"own\.json puts '' on 2, which is not a device of the machine\n  available: 0, 1, cpu"),
-            ({"": True}, "puts '' on True, which is no device"),
+            ({"": True}, "puts '' on True, which is not a device"),
             ({"": "gpu1"}, r"on 'gpu1', which is not a device of the machine\n.*gpu:1"),
             (
                 {"embed": 0, "layers": "disk", "head": 0},

@@ -275,7 +275,7 @@ class TestErrors:
         ("options", "message"),
         [
             ({"context": 700}, "prompt=600 and generate=200 are more than context=700"),
-            ({"weights": "q9"}, "weights='q9' is no format"),
+            ({"weights": "q9"}, "weights='q9' is not a known format"),
             ({"runtime": "vllm", "weights": "q4_k_m"}, "vLLM does not run weights in q4_k_m"),
             ({"runtime": "ollama"}, "runtime"),
             ({"runtime": "llama.cpp", "weights": "fp8"}, "llama.cpp does not run weights in fp8"),

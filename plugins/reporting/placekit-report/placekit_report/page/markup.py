@@ -51,7 +51,7 @@ def tag(name: str, *children: Child, **attributes: Any) -> Markup:
 
 
 def number(value: float | None, shown: str, **attributes: Any) -> Markup:
-    """A number as people read it; the exact one is its `value`."""
+    """A number, rounded for reading; its attribute `value` is exact."""
     return tag("data", shown, value=repr(value), **attributes) if value is not None else tag("span", "–", class_="soft")
 
 
