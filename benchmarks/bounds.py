@@ -60,7 +60,7 @@ def measure(name: str, evaluations: int) -> Row:
 
 
 def kept(name: str, operations: int) -> list[tuple[float, str]]:
-    """The best value that quality.py keeps for a graph of this name with as many operations."""
+    """The best value that quality.py keeps for a graph of this name and number of operations."""
     data = json.loads((RESULTS / "quality_sharded.json").read_text())
     same = [r for r in data["instances"] if (r["name"], r["operations"]) == (name, operations)]
     return [(r["best"]["value_s"], "quality.py") for r in same]

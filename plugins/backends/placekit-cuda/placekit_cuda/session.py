@@ -68,7 +68,7 @@ class MeasuredSession(Session):
 
     def _measure(self, placement: Placement) -> Row:
         o, peak, seconds, error = self.options, np.zeros(self.problem.cluster.size), list[float](), None
-        engine = self.engine(placement)  # an error in the program is no measurement: it ends the run
+        engine = self.engine(placement)  # an error in the program ends the run: it is not a measurement
         try:
             sources = engine.place(self.initial)
             for i in range(o.warm_up + o.steps):

@@ -35,7 +35,7 @@ def divided_load_bound(problem: Problem, devices: Sequence[int]) -> float:
     group_s = np.where(possible, problem.group_s[:, list(devices)], np.inf)[possible.any(axis=1)]
     if not len(group_s):
         return 0.0
-    seconds, count = np.unique(group_s, axis=1, return_counts=True)  # alike devices
+    seconds, count = np.unique(group_s, axis=1, return_counts=True)  # equal devices
     none, room = np.zeros(len(seconds)), np.ones(len(count))
     return best_prices(seconds, count.astype(np.float64), none, room).bound_s * (1 - ROUNDING)
 

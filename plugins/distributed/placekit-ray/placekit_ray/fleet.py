@@ -34,7 +34,7 @@ LOST = (
 PIECE_S = 0.25
 """Seconds that a call to a worker should take: few, so that all workers end together, but many beside the call's overhead."""
 DEATHS = 3
-"""A placement counts as failed after this many processes died while evaluating it; a worker, after as many died while opening."""
+"""A placement counts as failed after this many processes died while evaluating it; a worker, after as many while opening."""
 LOST_S, START_S = 120.0, 1200.0
 """Seconds to wait for a worker before evaluating fails; `START_S` at the start, when workers may build programs."""
 _PAUSE_S = 0.5  # between two calls to a worker that is being restarted

@@ -137,7 +137,7 @@ class TensorProgram:
         self, name: str, function: str, spec: str, *operands: Tensor, parts: Mapping[str, int] | None = None,
         scale: float = 1.0, shift: float = 0.0,
     ) -> Tensor:  # fmt: skip
-        """Element-wise function of one operand, f(scale * x + shift), or of two, of which one may be broadcast."""
+        """Element-wise function of one operand, f(scale * x + shift), or of two; one of the two may be broadcast."""
         if len(operands) not in (1, 2):
             raise ImporterError(f"{name!r} has {len(operands)} operands: an element-wise function takes one or two")
         known = UNARY if len(operands) == 1 else BINARY

@@ -59,7 +59,7 @@ def _kinds(cluster: Cluster, costs: CostTable, where: str) -> tuple[str, str]:
 
 
 def _check_operations(graph: Graph, cluster: Cluster, where: str) -> None:
-    """Raise ImporterError for an operation of which several outputs are read, or that may not run on the machine's CPUs."""
+    """Raise ImporterError for an operation with several outputs that are read, or that may not run on the machine's CPUs."""
     read = np.bincount(graph.tensor_producer[np.unique(graph.input_tensor)], minlength=graph.n)
     several = np.flatnonzero(read > 1)
     if len(several):

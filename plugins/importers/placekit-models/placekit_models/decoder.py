@@ -10,7 +10,7 @@ and which after; names `ffn_gate`, `ffn_up` and `ffn_down` with one ending form 
 between the two additions of a layer.
 
 A program is one step: `decode` computes one token of each sequence, `context` tokens deep; `prompt` computes `tokens` tokens
-in micro-batches, each of which reads the cache that the ones before have filled. Images go through the tower first.
+in micro-batches; each reads the cache that earlier ones have filled. Images go through the tower first.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class _Inputs:
         self.prompt = getattr(config, "max_text_seq_length", self.prompt)
 
     def all(self) -> dict[str, Any]:
-        """All inputs, by name. Raises ImporterError if it does not know one that the network needs."""
+        """All inputs, by name. Raises ImporterError if it does not know an input that the network needs."""
         found: dict[str, Any] = {"return_dict": False}
         for name, parameter in list(self.parameters.items())[1:]:
             value = self._input(name)

@@ -55,7 +55,7 @@ def network(asked: Asked, source: str) -> Network:
         )
     if mode == "train" and kind in ("segmentation", "optical_flow"):
         raise ImporterError(
-            f"{name} is no classifier: placekit cannot make up its targets",
+            f"{name} is not a classifier: placekit cannot make up its targets",
             "mode=inference needs none; to train it, write a function with your loss: model=FILE.py:FUNCTION",
         )
     return Network(name, mode, functools.partial(_torchvision, models, kind, asked, mode))

@@ -33,7 +33,7 @@ from placekit_models.pictures import holder_of_size, needs_pictures, picture, si
 from placekit_models.quantized import INT4, INT8, Storage, quantise, quantised_experts, stored
 
 CONTEXT = 2048
-"""Default number of tokens in a sequence, for networks that take as many."""
+"""Default number of tokens in a sequence, if the network takes that many."""
 _FRAMES, _SAMPLES = 1000, 160_000
 """Ten seconds of sound, as frames of 10 ms and as samples."""
 _SPOKEN = 64

@@ -1,4 +1,4 @@
-"""Decoders as lists of tensors: those that a file holds, or those that follow from hyperparameters (`Shape`)."""
+"""Decoders as lists of tensors, which a file holds or which follow from hyperparameters (`Shape`)."""
 
 from __future__ import annotations
 

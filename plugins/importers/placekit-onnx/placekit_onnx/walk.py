@@ -164,7 +164,7 @@ class Walk:
             )  # fmt: skip
         branch = branches.get("then_branch" if bool(condition.data.reshape(-1)[0]) else "else_branch")
         if branch is None or len(branch.output) != len(node.output):
-            raise ValueError("has no branch with as many outputs")
+            raise ValueError("has another number of outputs than its branch")
         self.folded += 1
         outer, outer_declared = self.values, self.declared
         self.values, self.declared = outer.new_child(), outer_declared.new_child()

@@ -112,7 +112,7 @@ class TorchExecutable:
         """`run(values, step=0)`: runs kernels `ops` in this order and returns the tensors that they produce.
 
         Args:
-            ops: kernel operations, each after those that it reads from.
+            ops: kernel operations, each after the operations that it reads from.
             device: where tensors without inputs are created and random numbers are drawn; the CPU if None.
             keep: tensors to return; None for all. Others are dropped after their last use.
 

@@ -242,7 +242,7 @@ class _Lowering:
 
     def _colocation(self) -> list[int]:
         """[n] co-location sets: a parameter, its state and its update; a buffer, or a cache, and its new value's kernel; a kernel
-        and those that write into its memory.
+        and the kernels that write into its memory.
         """
         parent = list(range(len(self.op)))
 

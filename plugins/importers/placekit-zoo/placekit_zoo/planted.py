@@ -158,7 +158,7 @@ def _light_reads(o: PlantedOptions, plan: _Plan, rng: Generator) -> NDArray[np.i
             drawn[row] = rng.choice(wide - own, count, replace=False)
     device = plan.device.reshape(o.layers, wide)[:-2] if rows else np.empty((0, wide), np.int64)
     others = np.empty((len(device), o.devices, wide - own), np.int64)
-    for d in range(o.devices):  # every layer has as many operations of other devices
+    for d in range(o.devices):  # every layer has equally many operations of other devices
         others[:, d] = np.flatnonzero(device != d).reshape(len(device), wide - own)
     layer = np.repeat(np.arange(len(device)), wide)
     return others[layer[:, None], plan.device[len(plan.device) - rows :][:, None], drawn]

@@ -115,7 +115,7 @@ _RULES: list[tuple[str, str, type[options.RuleOptions], str, str]] = [
     ),
     (
         "vllm_even",
-        "vLLM's rule: as many layers on every GPU; what remains goes to the middle stages",
+        "vLLM's rule: the same number of layers on every GPU, the remainder on the middle stages",
         options.VllmOptions,
         "vllm:VllmEven",
         "vllm-project/vllm, vllm/distributed/utils.py at 5a6541d",

@@ -47,7 +47,7 @@ class RuntimeMap:
 
     Attributes:
         text: the map, such as flags or JSON, without a newline at the end.
-        placement: the placement that the text describes; it can differ from the one that was written.
+        placement: the placement that the text describes; it can differ from the placement that was written.
         conflicts: modules with operations that the map moves to another device, the most seconds first.
         elsewhere: share of all seconds that the map moves to another device.
         notes: sentences for the user.

@@ -285,7 +285,7 @@ def plan(
     registry = registry or installed()
     o = _checked(options)
     if model.endswith(".py"):
-        raise ImporterError(f"{model} names no function", f"name the one that makes the step: {model}:make")
+        raise ImporterError(f"{model} names no function", f"name the function that makes the step: {model}:make")
     _refuse_unread(model, o)
     cluster = described_machine(machine, registry)
     try:

@@ -22,7 +22,7 @@ _SHOWN = 3  # moved modules that the note names
 def fitted(problem: Problem, made: DeviceMap) -> DeviceMap:
     """Move modules greedily until the map fits; return it unchanged if it fits, cannot be run, or no moves help.
 
-    Each move is the one that leaves the fewest bytes too much; of several that make the map fit, the fastest one.
+    Each move leaves the fewest missing bytes; of several moves that make the map fit, it is the fastest one.
     """
     search, moved = _Search(problem, dict(made.devices)), []
     now = search.run(search.devices)
