@@ -93,7 +93,8 @@ class PlacedStep:
             )
         if machine is not None and machine.size != len(where.devices):
             raise PlacekitError(
-                f"the placement is for {len(where.devices)} devices, but the machine has {machine.size}"
+                f"the placement is for {len(where.devices)} devices, but the machine has {machine.size}",
+                "give a machine with the devices of the placement",
             )
         initial = executable.initial()
         self._arguments = _Arguments(graph, initial, inputs, targets)
@@ -179,7 +180,10 @@ class PlacedStep:
             raise PlacekitError("this is not the state of an optimizer", "give what `optimizer.state_dict()` returns")
         sizes = [[len(g["params"]) for g in groups] for groups in (plain["param_groups"], state["param_groups"])]
         if sizes[0] != sizes[1]:
-            raise PlacekitError(f"this state is for an optimizer of {sizes[1]} parameters by group, not {sizes[0]}")
+            raise PlacekitError(
+                f"this state has {sizes[1]} parameters by group, but the optimizer has {sizes[0]}",
+                "give the state of an optimizer of the same parameters",
+            )
         for own, given in zip(plain["param_groups"], state["param_groups"], strict=True):
             for key in sorted(own.keys() - _ROUNDING_ONLY):
                 if key in given and given[key] != own[key]:
@@ -247,7 +251,7 @@ class PlacedStep:
         old = self._sources[self._device(tensor)][tensor]
         value = torch.as_tensor(given)
         if value.shape != old.shape and not fill:
-            raise PlacekitError(f"{name} has shape {tuple(value.shape)} here, and {tuple(old.shape)} in the step")
+            raise PlacekitError(f"{name} has shape {tuple(value.shape)} here, but {tuple(old.shape)} in the step")
         return torch.empty_strided(old.shape, old.stride(), dtype=old.dtype).copy_(value.detach())
 
     def _plain_optimizer(self) -> tuple[dict[str, Any], list[str]]:

@@ -253,12 +253,12 @@ def test_state_that_does_not_fit() -> None:
         for state, message in (
             ({k: v for k, v in before.items() if k != "scale"}, "lacks 'scale'"),
             ({**before, "other": X}, "has 'other', which the module does not have"),
-            ({**before, "scale": torch.ones(3)}, r"scale has shape \(3,\) here, and \(8,\) in the step"),
+            ({**before, "scale": torch.ones(3)}, r"scale has shape \(3,\) here, but \(8,\) in the step"),
         ):
             with pytest.raises(PlacekitError, match=message):
                 step.load_state_dict(state)
         own = step.optimizer_state_dict()
-        with pytest.raises(PlacekitError, match=r"of \[1\] parameters by group, not \[\d+\]"):
+        with pytest.raises(PlacekitError, match=r"this state has \[1\] parameters by group, but the optimizer has \[\d+\]"):
             step.load_optimizer_state_dict(sgd([nn.Parameter(X.float())]).state_dict())
         other = copy.deepcopy(own)
         other["state"][0]["momentum_buffer"] = torch.ones(2)

@@ -26,7 +26,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("--write-bands", action="store_true", help="keep the bands that results of runs carry")
     given = parser.read(argv)
     if given.worst < 0:
-        raise ConfigError(f"--worst {given.worst}: a number of rows is 0 or more")
+        raise ConfigError(f"--worst {given.worst} is not a number of rows", "give 0 or more")
     rows = [row for row in measurements() if all(_plain(word) in _plain(_text(row)) for word in given.words)]
     if not rows:
         words = " ".join(given.words)

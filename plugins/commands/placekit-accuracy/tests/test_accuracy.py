@@ -121,7 +121,7 @@ def test_the_command_prints_kinds_and_the_worst_rows(capsys: pytest.CaptureFixtu
     )
     with pytest.raises(ConfigError, match="no published row"):
         command.main(["no such card"], installed())
-    with pytest.raises(ConfigError, match="--worst -1: a number of rows is 0 or more"):
+    with pytest.raises(ConfigError, match="--worst -1 is not a number of rows"):
         command.main(["Llama-2-7B", "--worst", "-1"], installed())
 
 

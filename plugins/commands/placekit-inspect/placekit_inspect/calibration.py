@@ -68,4 +68,4 @@ def write(found: Calibration, folder: Path) -> None:
         write_atomically(folder / CLUSTER, text.encode())
         write_atomically(folder / COSTS, found.costs.model_dump_json(indent=1).encode())
     except OSError as e:
-        raise RunError(f"cannot write {folder}: {e.strerror or e}") from None
+        raise RunError(f"cannot write {folder}: {e.strerror or e}", "choose another folder") from None

@@ -38,6 +38,6 @@ def main(argv: list[str], registry: Registry) -> int:
     try:
         write_atomically(out, text.encode())
     except OSError as e:
-        raise ClusterError(f"cannot write {out}: {e.strerror}") from None
+        raise ClusterError(f"cannot write {out}: {e.strerror}", "choose another file") from None
     print(f"written to {out}; place on it with `placekit run cluster={quoted(str(out))}`")
     return 0

@@ -99,7 +99,7 @@ def write(found: Fidelity, out: Path, about: dict[str, Any]) -> None:
         write_atomically(out / CSV, rows.getvalue().encode())
         write_json(out / JSON, data)
     except OSError as e:
-        raise RunError(f"cannot write {out}: {e.strerror or e}") from None
+        raise RunError(f"cannot write {out}: {e.strerror or e}", "choose another folder") from None
 
 
 def show(found: Fidelity) -> None:

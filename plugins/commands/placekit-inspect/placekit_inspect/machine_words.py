@@ -116,7 +116,7 @@ def read_machine(text: str, known: Parts) -> Machine:
     machine = _with_boxes(words, known) if "(" in words else _one_box(words, known)
     boxes = sum(number for number, _ in machine.boxes)
     if sum(number * box.size for number, box in machine.boxes) > MAX_DEVICES:
-        raise ClusterError(f"{text!r} has more than {MAX_DEVICES} devices")
+        raise ClusterError(f"{text!r} has more than {MAX_DEVICES} devices", "describe fewer devices")
     if boxes > 1 and machine.network is None:
         raise ClusterError(f"nothing connects the {boxes} boxes", f"end with one of {_names(known, True)}")
     if boxes == 1 and machine.network is not None:
@@ -271,7 +271,7 @@ def _number(digits: str | None) -> int:
     if digits is None:
         return 1
     if len(digits) > len(str(MAX_DEVICES)) or not 1 <= int(digits) <= MAX_DEVICES:
-        raise ClusterError(f"a machine has 1 to {MAX_DEVICES} devices, not {digits[:20]}")
+        raise ClusterError(f"{digits[:20]} is not a number of devices", f"a machine has 1 to {MAX_DEVICES}")
     return int(digits)
 
 

@@ -188,7 +188,7 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
         ("c(1GB 1GB/s 1TFLOPS) + c(2GB 1GB/s 1TFLOPS)", "c has other figures, too", "my_c(.."),
         ("2x rtx4090, pcie9", "no link named 'pcie9'", "did you mean 'pcie5'? available: 100gbe, 10gbe"),
         ("", "'' is not a device", "2x rtx4090 + 1x rtx3090, pcie4 x8"),
-        ("2000x h100", "a machine has 1 to 1024 devices, not 2000", ""),
+        ("2000x h100", "2000 is not a number of devices", "a machine has 1 to 1024"),
         ("99 nodes of (99x h100, nvswitch), ib_ndr", "has more than 1024 devices", ""),
         ("2x rtx4090, pcie4 x3", "pcie4 x3: PCIe has no such width", "lanes: 1, 2, 4, 8, 16"),
         (

@@ -180,7 +180,10 @@ def check_versions(distributions: Sequence[str]) -> None:
         try:
             there = ray.get(reference, timeout=_START_S)
         except ray.exceptions.RayError as e:
-            raise BackendError(f"machine {host} of the Ray cluster does not answer: {_first_line(e)}") from None
+            raise BackendError(
+                f"machine {host} of the Ray cluster does not answer: {_first_line(e)}",
+                "`ray status` on the cluster's head shows its machines",
+            ) from None
         for name, version in here.items():
             if there.get(name) != version:
                 what = f"has {name} {there[name]}" if name in there else f"has no {name}"

@@ -159,7 +159,9 @@ class TensorProgram:
             raise unknown("reduction", function, REDUCTIONS, ImporterError)
         tensor = self._expression(name, "reduction", function, spec, x)
         if not tensor.reduced:
-            raise ImporterError(f"reduction {name!r} ({spec}) drops no dimension")
+            raise ImporterError(
+                f"reduction {name!r} ({spec}) drops no dimension", "leave one out of the result: `ij->i`"
+            )
         return self._add(tensor, parts)
 
     def complexer(self, name: str, labels: str, x: Tensor, *, parts: Mapping[str, int] | None = None) -> Tensor:
@@ -205,7 +207,9 @@ class TensorProgram:
         """A tensor filled with `value`; with `above`, that value above the diagonal of its last two dimensions."""
         size = self._sizes(name, labels, [(labels, tuple(shape))])
         if above is not None and len(shape) < 2:
-            raise ImporterError(f"fill {name!r} has {len(shape)} dimensions, and so no diagonal")
+            raise ImporterError(
+                f"fill {name!r} has {len(shape)} dimensions, and so no diagonal", "leave out `above`, or add dimensions"
+            )
         high = value if above is None else above
         tensor = Tensor(name, "fill", "", (), (), labels, size, {}, tuple(shape), value=value, above=high)
         return self._add(tensor, parts)
@@ -226,12 +230,14 @@ class TensorProgram:
         found = [tensor for tensor in self.tensors if id(tensor) not in read]
         idle = next((tensor for tensor in found if tensor.kind == "input"), None)
         if idle is not None:
-            raise ImporterError(f"nothing reads input {idle.name!r} of {self.name!r}")
+            raise ImporterError(
+                f"nothing reads input {idle.name!r} of {self.name!r}", "remove it, or read it in an expression"
+            )
         for name in self._override:
             if name not in self._by_name:
                 raise unknown("tensor", name, self._by_name, ImporterError)
         if not found:
-            raise ImporterError(f"tensor program {self.name!r} has no expression")
+            raise ImporterError(f"tensor program {self.name!r} has no expression", "add one, such as einsum or apply")
         return found
 
     def _expression(self, name: str, kind: Kind, function: str, spec: str, *operands: Tensor) -> Tensor:
@@ -260,7 +266,9 @@ class TensorProgram:
             if not isinstance(operand, Tensor):
                 raise ImporterError(f"operand {operand!r} of {name!r} is not a tensor", "pass what `input` returned")
             if self._by_name.get(operand.name) is not operand:
-                raise ImporterError(f"operand {operand.name!r} of {name!r} belongs to another program")
+                raise ImporterError(
+                    f"operand {operand.name!r} of {name!r} belongs to another program", "pass tensors of this program"
+                )
 
     def _split(self, name: str, spec: str, operands: int) -> tuple[list[str], str]:
         """Split `spec` into the letters of each operand and of the result."""

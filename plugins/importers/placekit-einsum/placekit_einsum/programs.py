@@ -109,7 +109,9 @@ def attention(t: TensorProgram, x: Tensor, heads: int, at: Parts) -> Tensor:
     """The attention block of a Llama layer on [s, e]: norm, causal attention with rotary embedding, residual."""
     sequence, e = x.shape
     if e % (2 * heads):
-        raise ImporterError(f"{heads} heads do not divide an embedding of {e} into even widths")
+        raise ImporterError(
+            f"{heads} heads do not divide an embedding of {e} into even widths", f"use a multiple of {2 * heads}"
+        )
     d = e // heads
     y = norm(t, "norm1", x, at["norm"])
     turns = t.complexer("turns", "sd", t.input("rotary", "sd", (sequence, d), values="rotary"), parts=at["turns"])

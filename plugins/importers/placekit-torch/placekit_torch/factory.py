@@ -70,7 +70,10 @@ def check_step(made: Any, name: str) -> Step:
             "return Step(module, inputs, loss, targets, optimizer), or (module, inputs)",
         )
     if not isinstance(step.module, torch.nn.Module):
-        raise ImporterError(f"the module of {name} is a {type(step.module).__name__}, not a torch.nn.Module")
+        raise ImporterError(
+            f"the module of {name} is a {type(step.module).__name__}, not a torch.nn.Module",
+            "return Step(module, inputs, loss, targets, optimizer), or (module, inputs)",
+        )
     for what in ("loss", "optimizer"):
         if getattr(step, what) is not None and not callable(getattr(step, what)):
             hint = (
@@ -97,7 +100,8 @@ def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
         except ModuleNotFoundError as e:
             if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
                 raise ImporterError(
-                    f"module {module_name!r} needs {e.name!r}, which is not installed{user_line(e)}"
+                    f"module {module_name!r} needs {e.name!r}, which is not installed{user_line(e)}",
+                    "install it into this Python environment",
                 ) from e
             without = target.replace(".py:", ":").replace("/", ".")
             guess = f"did you mean {without!r}? " if ".py:" in target else ""
@@ -114,7 +118,8 @@ def find_factory(target: str, path: Path | None) -> Callable[..., Any]:
         found = getattr(found, part)
     if not callable(found):
         raise ImporterError(
-            f"{target!r} is a {type(found).__name__}, not a function that returns a placekit_torch.Step"
+            f"{target!r} is a {type(found).__name__}, not a function that returns a placekit_torch.Step",
+            "name a function",
         )
     made: Callable[..., Any] = found
     return made
@@ -152,5 +157,5 @@ def folder_of(path: str | None) -> Path:
     """The folder of option `path`. Raises ImporterError if it is not a folder."""
     folder = Path(os.path.expanduser(path)) if path else Path.cwd()
     if not os.path.isdir(folder):
-        raise ImporterError(f"importer.path is {str(folder)!r}, which is not a folder")
+        raise ImporterError(f"importer.path={str(folder)!r} is not a folder", "name the folder of the module")
     return folder.resolve()

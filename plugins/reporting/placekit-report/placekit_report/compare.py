@@ -85,5 +85,5 @@ def _write_or_print(text: str, out: Path | None) -> None:
     try:
         write_atomically(out, text.encode())
     except OSError as e:
-        raise RunError(f"cannot write {out}: {e.strerror or e}") from None
+        raise RunError(f"cannot write {out}: {e.strerror or e}", "choose another: --out FILE") from None
     print(f"written to {out}")

@@ -51,7 +51,7 @@ def from_file(problem: Problem, path: Path) -> DeviceMap | Placement:
     if b'"placekit-placement"' in text[:4096]:
         return load_placement(path.expanduser(), problem)
     if len(text) > MAX_BYTES:
-        raise PlacementError(f"{path} is too large for a device map: above {MAX_BYTES:,} bytes")
+        raise PlacementError(f"{path} is too large for a device map: above {MAX_BYTES:,} bytes", HINT)
     try:
         return parse_map(problem, text.decode(), str(path))
     except UnicodeDecodeError as e:

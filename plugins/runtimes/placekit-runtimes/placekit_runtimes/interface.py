@@ -136,7 +136,9 @@ class Runtime(ABC):
     def rule(self, problem: Problem) -> Placement:
         """The placement that the runtime itself would choose. Raises NotApplicable if it does not choose."""
         if self.default_rule is None:
-            raise NotApplicable(f"{self.title} does not divide a network by itself")
+            raise NotApplicable(
+                f"{self.title} does not divide a network by itself", "place with a policy, and write the placement"
+            )
         return self.default_rule().rule(problem, lambda _: None)
 
     @abstractmethod
