@@ -61,7 +61,7 @@ def seconds_per_run(action: Callable[[], object], runs: int, at_least_s: float) 
 
 
 class Case(NamedTuple):
-    """What one row of the table measures."""
+    """The simulations of one row of the table."""
 
     machine: str
     n: int

@@ -41,7 +41,7 @@ def run(path: Path) -> Any:
 
 
 def shown(book: Any) -> list[str]:
-    """What each code cell shows, without what may differ."""
+    """The output of each code cell, without the parts that may differ."""
     found = []
     for cell in book.cells:
         if cell.cell_type == "code":

@@ -68,7 +68,7 @@ class Block:
 
 @dataclass
 class Printed:
-    """What a command printed, both streams in their order, and its exit code."""
+    """The output of a command, both streams in their order, and its exit code."""
 
     lines: list[str]
     code: int
@@ -83,7 +83,7 @@ class Step:
 
     @property
     def command(self) -> str:
-        """What the shell gets."""
+        """The command for the shell."""
         return "\n".join(line[2:] for line in self.shown)
 
 

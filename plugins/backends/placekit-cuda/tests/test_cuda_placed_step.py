@@ -258,7 +258,9 @@ def test_state_that_does_not_fit() -> None:
             with pytest.raises(PlacekitError, match=message):
                 step.load_state_dict(state)
         own = step.optimizer_state_dict()
-        with pytest.raises(PlacekitError, match=r"this state has \[1\] parameters by group, but the optimizer has \[\d+\]"):
+        with pytest.raises(
+            PlacekitError, match=r"this state has \[1\] parameters by group, but the optimizer has \[\d+\]"
+        ):
             step.load_optimizer_state_dict(sgd([nn.Parameter(X.float())]).state_dict())
         other = copy.deepcopy(own)
         other["state"][0]["momentum_buffer"] = torch.ones(2)

@@ -132,7 +132,7 @@ class BlockingSession(KernelSession):
 
 
 def _flow(graph: Graph, order: NDArray[np.integer], tensors: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
-    """Who makes and reads what, with operations and tensors numbered in these orders: topological, and by producer."""
+    """Producers and readers of tensors; operations and tensors are numbered in these orders: topological, and by producer."""
     op, tensor = np.argsort(order), np.argsort(tensors)
     producer, made = op[graph.tensor_producer[tensors]], tensor[graph.input_tensor]
     reader, row = op[graph.edge_op], np.arange(graph.n + 1)

@@ -72,7 +72,7 @@ def show(cluster: Cluster) -> None:
 
 
 def _host(host: Host, launching: str) -> str:
-    """What a host adds to operations and transfers."""
+    """The seconds that a host adds to operations and transfers."""
     own = host.devices if isinstance(host.devices, str) else ", ".join(host.devices)
     graphs = launching == "graph"
     times = [f"{'no time' if graphs else seconds(host.launch_s)} per launch"]

@@ -25,7 +25,7 @@ LayerKey = tuple[bool, int]
 
 @dataclass(frozen=True)
 class Kept:
-    """What a layer caches: heads, widths of a key and of a value, and the number of tokens in this pass."""
+    """The cache of a layer: heads, widths of a key and of a value, and the number of tokens in this pass."""
 
     heads: int
     key: int
@@ -105,7 +105,7 @@ class _Buffers(_Layer):  # type: ignore[no-untyped-call]
 
 
 def record(model: Any, inputs: Mapping[str, Tensor], argument: str, crossed: bool) -> dict[LayerKey, Kept]:
-    """Find what each layer caches of a token, by a forward pass on the meta device, which computes nothing.
+    """Find the cache of each layer for a token, by a forward pass on the meta device, which computes nothing.
 
     `model` and `inputs` are on the meta device; `argument` names the parameter that takes a cache; `crossed` says whether
     there is cross-attention.

@@ -118,7 +118,7 @@ class _Model:
 
     @functools.cached_property
     def kept(self) -> Any:
-        """What each layer caches of a token; see `placekit_models.cache.record`. Raises ImporterError."""
+        """The cache of each layer for a token; see `placekit_models.cache.record`. Raises ImporterError."""
         from placekit_models.cache import record
 
         if _has_state(self.config):

@@ -37,7 +37,7 @@ class Tensor:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it has."""
+        """Count of its numbers."""
         return math.prod(self.shape)
 
     @property

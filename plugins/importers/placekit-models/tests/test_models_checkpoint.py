@@ -342,9 +342,9 @@ def test_quantised_matrices_in_safetensors_are_one_tensor_each(tmp_path: Path) -
         (lambda f: f.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1)), "claims to have 1,152,921,504,606,846,976 tensors"),
         (lambda f: f.write_bytes(b"GGUF" + struct.pack("<IQQ", 0x03000000, 1, 1)), "bytes in another order"),
         (lambda f: f.write_bytes(b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 2**50)), "a text of 1,125,899,906,842,624 bytes"),
-        (lambda f: f.write_bytes(small(block_count=3)), "it says block_count 3, and has no tensor of layer 2"),
-        (lambda f: f.write_bytes(small(block_count=1)), "it says block_count 1, and has layers up to 1"),
-        (lambda f: f.write_bytes(small(embedding_length=128)), "embedding_length 128, and has token_embd.weight, as wide as 64"),
+        (lambda f: f.write_bytes(small(block_count=3)), "it says block_count 3, but has no tensor of layer 2"),
+        (lambda f: f.write_bytes(small(block_count=1)), "it says block_count 1, but has layers up to 1"),
+        (lambda f: f.write_bytes(small(embedding_length=128)), "embedding_length 128, but has token_embd.weight, as wide as 64"),
         (lambda f: f.write_bytes(gguf({"general.architecture": "llama"}, {"a.weight": (2, 2)}, 0)), "no embedding of words"),
     ],
 )  # fmt: skip

@@ -162,7 +162,7 @@ class Sizes:
         if len(known) != len(given) or any(k not in (None, g) for k, g in zip(known, given, strict=True)):
             has = ["?" if k is None else k for k in known]
             raise ImporterError(
-                f"{self.path}: {what} has the shape {has}, and importer.dims gives it {given}".replace("'", ""),
+                f"{self.path}: {what} has the shape {has}, but importer.dims gives it {given}".replace("'", ""),
                 "sizes that the file fixes cannot be changed",
             )
         return tuple(given)

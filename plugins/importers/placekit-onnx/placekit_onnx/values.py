@@ -143,7 +143,7 @@ def constant(tensor: TensorProto, what: str) -> tuple[Type, NDArray[Any] | None]
         return made, None
     if tensor.HasField("raw_data") and len(tensor.raw_data) != made.bytes_:
         raise ValueError(
-            f"{what} has {len(tensor.raw_data):,} bytes, and its shape {list(made.shape)} needs {made.bytes_:,}"
+            f"{what} has {len(tensor.raw_data):,} bytes, but its shape {list(made.shape)} needs {made.bytes_:,}"
         )
     if made.elements > KNOWN:
         return made, None

@@ -196,7 +196,7 @@ class Walk:
             ("outputs", len(node.output), schema.min_output, schema.max_output),
         ):
             if not least <= given <= most:
-                raise ValueError(f"has {given:,} {what}, and needs {least if given < least else most}")
+                raise ValueError(f"has {given:,} {what}, but needs {least if given < least else most}")
         return schema
 
     def _types(

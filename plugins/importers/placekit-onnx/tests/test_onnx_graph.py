@@ -119,7 +119,7 @@ class TestSizes:
             file, batch=2, dims={"tokns": 3, "length": 5}
         )
         wrong = refusal(file, batch=2, dims={"image": [2, 4, 8, 8], "length": 5})
-        assert "input image has the shape [?, 3, 8, 8], and importer.dims gives it [2, 4, 8, 8]" in wrong
+        assert "input image has the shape [?, 3, 8, 8], but importer.dims gives it [2, 4, 8, 8]" in wrong
 
 
 class TestInnerGraphs:
@@ -159,7 +159,7 @@ class TestRefused:
             ([make("NonZero", ["x"], ["y"], "N")], "node 'N' (NonZero) writes 'y', whose shape is not known beyond [2, ?]"),
             ([make("Relu", ["z"], ["y"], "R")], "node 'R' (Relu) reads 'z', which nothing before it writes"),
             ([make("Relu", ["x"], ["y"]), make("Relu", ["x"], ["y"])], "'y' is written twice"),
-            ([make("Relu", ["x", "x"], ["y"], "R")], "node 'R' (Relu) has 2 inputs, and needs 1"),
+            ([make("Relu", ["x", "x"], ["y"], "R")], "node 'R' (Relu) has 2 inputs, but needs 1"),
             ([make("Swim", ["x"], ["y"])], "node 0 (Swim) has an operator that version 21 of ONNX does not have"),
             ([make("Gemm", ["x", "x"], ["y"], "G")], "node 'G' (Gemm) does not fit its inputs"),
             ([make("Relu", ["x"], ["y"], domain="far")], "domain 'far', which the file does not import"),
@@ -207,7 +207,7 @@ class TestFile:
         y = helper.make_tensor_value_info("y", F32, [2, 99])
         graph = helper.make_graph([make("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [big])
         said = refusal(write(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)))
-        assert "initializer 'w' has 40000 bytes, and its shape [100, 99] needs 39,600" in said
+        assert "initializer 'w' has 40000 bytes, but its shape [100, 99] needs 39,600" in said
 
     def test_huge_shapes_make_no_arrays(self, write: WriteModel) -> None:
         wide = TensorProto(name="w", data_type=F32, dims=[4, 2**38], data_location=TensorProto.EXTERNAL)

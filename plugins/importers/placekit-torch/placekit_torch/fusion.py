@@ -155,7 +155,7 @@ def fuse(graph: torch.fx.Graph, kernels: Sequence[Node], needed: Collection[Node
 
 
 def _outside(node: Node, group: set[Node]) -> list[Node]:
-    """What a member reads from outside: views of members count as inside."""
+    """The values that a member reads from outside: views of members count as inside."""
     return [i for i in node.all_input_nodes if kernel_of(i) not in group]
 
 

@@ -1,4 +1,4 @@
-"""Which nodes of an fx graph are views, and which tensor each one reads.
+"""Finds the views in an fx graph, and the tensor that each one reads.
 
 A view is not an operation. If it covers all bytes of its base (transposes, reshapes, expansions), its readers read the base. If
 it covers fewer (slices, chunks), it is a tensor of its own that shares memory with its base, and equal views are one tensor.

@@ -29,7 +29,7 @@ def _run(place: tuple[int, str]) -> tuple[str, int]:
 
 
 def described(strategy: Strategy, cluster: Cluster) -> str:
-    """What runs where, such as `20 rows on rtx4090:0, 2 micro-batches of 6 rows on rtx3090:0`."""
+    """The work of each device, such as `20 rows on rtx4090:0, 2 micro-batches of 6 rows on rtx3090:0`."""
     names = cluster.device_names
     parts = list(_copies(strategy.replicas, names))
     if strategy.pipelined:

@@ -128,7 +128,7 @@ class Values:
     def contradiction(self, said: str, has: str) -> ImporterError:
         """The error for a value that the tensors contradict."""
         return ImporterError(
-            f"{self.path} contradicts itself: it says {said}, and has {has}", "download the file again"
+            f"{self.path} contradicts itself: it says {said}, but has {has}", "download the file again"
         )
 
 

@@ -15,7 +15,7 @@ STEMS = {
     "gpt2": "transformer.h", "falcon": "transformer.h", "starcoder": "transformer.h", "gptneox": "gpt_neox",
     "mpt": "transformer.blocks",
 }  # fmt: skip
-"""What paths of modules begin with, where that is not `model`."""
+"""Beginnings of the paths of modules, where they are not `model`."""
 PARTS = {
     "jamba": ("self_attn", "feed_forward", "mamba"), "llama4": ("self_attn", "feed_forward"),
     "lfm2": ("feed_forward", "self_attn"),
@@ -100,7 +100,7 @@ def _path(names: Sequence[str], stem: str, parts: Sequence[str]) -> str:
 
 
 def tensor_names(architecture: str, layers: int) -> dict[str, str]:
-    """Which module has which tensor in GGUF files, for an architecture. For an unknown one, the names of all architectures."""
+    """The module of each tensor in GGUF files, for an architecture. For an unknown one, the names of all architectures."""
     from gguf.constants import MODEL_ARCH_NAMES
     from gguf.tensor_mapping import get_tensor_name_map
 

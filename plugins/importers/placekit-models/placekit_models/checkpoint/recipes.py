@@ -123,7 +123,7 @@ def _as_type(tensor: Tensor, type_: str) -> Tensor:
 
 
 class _Recipe:
-    """Which type a format of GGUF files gives each tensor."""
+    """The type that a format of GGUF files gives each tensor."""
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
         self.name, self.format, self.layers = name, GGUF[name], checkpoint.layers

@@ -1,4 +1,4 @@
-"""Where ggml puts the values of a graph: the rules of ggml/src/ggml-alloc.c."""
+"""Finds where ggml puts the values of a graph, by the rules of ggml/src/ggml-alloc.c."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which device has which tensor when llama.cpp or vLLM runs with a command line.
+"""Finds the device of each tensor when llama.cpp or vLLM runs with a command line.
 
 llama.cpp's devices and overrides follow ggml-org/llama.cpp, src/llama.cpp and common/arg.cpp; it fits by itself as common/fit.cpp
 at 08033df does. vLLM's `--cpu-offload-gb` follows vllm-project/vllm, vllm/model_executor/models/utils.py. The code is our own.
@@ -23,7 +23,7 @@ from placekit_runtimes.planning.strategies import Strategies
 from placekit_runtimes.vllm import stage_layers
 
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-"""What `--cpu-moe` overrides (llama.cpp, common/common.h)."""
+"""The tensors that `--cpu-moe` overrides (llama.cpp, common/common.h)."""
 
 
 def split_of(line: Line, strategies: Strategies) -> Split:

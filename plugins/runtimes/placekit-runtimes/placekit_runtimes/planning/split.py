@@ -1,4 +1,4 @@
-"""Which device has which tensor of a decoder: `Layout` lists the tensors, a `Split` places them."""
+"""The device of each tensor of a decoder: `Layout` lists the tensors, a `Split` places them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Which device has which tensor.
+    """The device of each tensor.
 
     Attributes:
         home: [l + 1] device of each layer's cache and small operations, and of the output.
