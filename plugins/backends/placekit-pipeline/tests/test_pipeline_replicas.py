@@ -327,7 +327,7 @@ def test_bounds_know_which_devices_the_rows_name() -> None:
     ({"replicas": [[0], [1]], "microbatches": 1}, r"1 micro-batches are too few for 2 rows of backend.replicas"),
     ({"replicas": [[0], [1]], "shares": [8]}, r"backend.shares is \[8\]: it needs a number of at least 1 for each of the 2 rows"),
     ({"replicas": [[0], [1]], "shares": [8, 0]}, r"backend.shares is \[8, 0\]: it needs a number of at least 1"),
-    ({"replicas": [[0], [1]], "shares": [4, 5]}, r"whose sum is the number of micro-batches, 8"),
+    ({"replicas": [[0], [1]], "shares": [4, 5]}, r"their sum must be the number of micro-batches, 8"),
     ({"shares": [4, 4]}, r"backend.shares divides micro-batches among replicas, and there are none"),
     ({"replicas": [[0], [1]], "schedule": "interleaved"}, r"schedule 'interleaved' runs one row of backend.replicas, not 2"),
 ])  # fmt: skip

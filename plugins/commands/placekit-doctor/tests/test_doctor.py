@@ -135,7 +135,7 @@ def test_components_that_do_not_implement_their_interface() -> None:
     found = with_components((entry("a"), dict), (entry("b"), Policy), (entry("c"), broken))
     failed = texts(found.plugins(), "fail")
     assert [("policy a" in failed[0]), ("policy b" in failed[1])] == [True, True]
-    assert "implements no placekit_core.Policy" in failed[0]
+    assert "does not implement placekit_core.Policy" in failed[0]
     assert failed[2] == "policy 'c' is broken"
 
 

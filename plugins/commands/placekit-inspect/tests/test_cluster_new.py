@@ -215,7 +215,7 @@ def test_unlike_boxes_and_devices_that_are_boxes() -> None:
         ("2x l40s, nvswitch", "no machine has l40s on an NVSwitch", "with a switch: v100, a100, a100_40gb, h100"),
         ("2x m3_ultra", "m3_ultra has no PCIe slot", "connect it by a network"),
         ("rtx4090 + cpu, shared", "rtx4090 has a memory of its own", "on a shared memory: orin, orin_cpu"),
-        ("rtx4090 + 2x cpu", "2 CPUs in a box", "give a box one CPU"),
+        ("rtx4090 + 2x cpu", "2 CPUs in a box", "give each box one CPU"),
         (
             "2 nodes of (4x h100, nvswitch)",
             "nothing connects the 2 boxes",

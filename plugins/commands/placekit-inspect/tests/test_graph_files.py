@@ -22,7 +22,7 @@ def test_export_converts_a_file_and_prints_what_is_lost(placekit: Callable) -> N
     assert "pair.graph.npz has no seconds, no machine\n" in out
     code, out, _ = placekit("graph", "export", "again.json", JSON)
     assert code == 0
-    assert "holds no" not in out
+    assert "has no" not in out
 
 
 def test_export_as_json(placekit: Callable) -> None:

@@ -53,7 +53,7 @@ def test_an_error_names_the_line(tmp_path: Path) -> None:
         (1, "five", "line 1: 'five' is not a whole number"),
         (1, "-5", "line 1: '-5' is not"),
         (1, "99999999999999999999", "line 1: '99999999999999999999' is not a whole number below 10^9"),
-        (1, "999999999", "line 1: 999999999 vertices with 2 inputs leave 999999997 operations, and the file has lines for 3"),
+        (1, "999999999", "line 1: 999999999 vertices with 2 inputs leave 999999997 operations, but the file has lines for 3"),
         (1, "6", "line 1: 6 vertices with 2 inputs leave 4 operations, but the file has lines for 3"),
         (1, "2", "line 2: id 3 is not in 0..1"),
         (2, "0, x,", "line 2: 'x' is not"),

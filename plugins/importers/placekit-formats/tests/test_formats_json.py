@@ -132,7 +132,7 @@ def test_an_error_names_operation_and_field(tmp_path: Path) -> None:
         ({"seconds": {"gpu": -1, "cpu": 1}}, "seconds.gpu: input should be greater"),
         ({"seconds": {"gpu": 2e12, "cpu": 1}}, "seconds.gpu: input should be less than or equal to 1000000000000"),
         ({"seconds": {"gpu": 1}}, "it has seconds for gpu, but 'update' for gpu, cpu; give all kernels seconds"),
-        ({"seconds": {}}, "seconds are for nothing"),
+        ({"seconds": {}}, "it has seconds for no device"),
         ({"flop": 1}, "operations[2] ('split'): there is no field 'flop'"),
         ({"inputs": ["wait"]}, "operations[2] ('split'): inputs: no operation is named 'wait'"),
         ({"inputs": [["weight", 1]]}, "inputs: 'weight' has no output 1; it has 1, counted from 0"),

@@ -170,7 +170,7 @@ def test_wrong_placements(tmp_path: Path) -> None:
     with pytest.raises(ImporterError, match="'training' has no device 'gpu:0'") as error:
         write_placed(program, ["cpu:0"] * 3 + ["gpu:0"], path)
     assert "accelerator:0, accelerator:1, cpu:0" in error.value.hint
-    with pytest.raises(ImporterError, match="devices for 3 operations, and 'training' has 4"):
+    with pytest.raises(ImporterError, match="devices for 3 operations, but 'training' has 4"):
         write_placed(program, ["cpu:0"] * 3, path)
     assert not path.exists()
     path.write_bytes(changed(lambda d: d["nodes"][1].update(device=3)))
@@ -195,8 +195,8 @@ def test_an_error_names_the_field(tmp_path: Path) -> None:
         (lambda d: d["nodes"][0].update(size=2**54), "nodes[0].size is 18014398509481984: it must be"),
         (lambda d: d["nodes"][3].pop("size"), "nodes[3].size is missing: it must be a number of bytes"),
         (lambda d: d["nodes"].append([]), "nodes[4] is [], not an object"),
-        (lambda d: d["edges"][1].update(sourceId=4), "edges[1].sourceId is 4, and no node has this id (near it: 3, 7, 12)"),
-        (lambda d: d["edges"][1].update(destId=99), "edges[1].destId is 99, and no node has this id"),
+        (lambda d: d["edges"][1].update(sourceId=4), "edges[1].sourceId is 4, but no node has this id (near it: 3, 7, 12)"),
+        (lambda d: d["edges"][1].update(destId=99), "edges[1].destId is 99, but no node has this id"),
         (lambda d: d["edges"][1].pop("cost"), "edges[1].cost is missing"),
         (lambda d: d["edges"][2].update(cost=0.5), "edges[2].cost is 0.5, and edges[1].cost is 0.25, from the same node 2"),
         (lambda d: d["edges"].append({"sourceId": 3, "destId": 3, "cost": 0}), "has a cycle: block.1.MatMul1 -> block.1.MatMul1"),

@@ -189,7 +189,7 @@ def test_a_profile_of_sailor(tmp_path: Path) -> None:
 
 def test_a_profile_of_sailor_with_the_layers_of_another_model(tmp_path: Path) -> None:
     folder = sailor(tmp_path, layers=4)
-    with pytest.raises(ImporterError, match=r"RTX-1.profile.json: it has 4 layers, and llm_info.json has 5"):
+    with pytest.raises(ImporterError, match=r"RTX-1.profile.json: it has 4 layers, but llm_info.json has 5"):
         load(folder, microbatch=4, degree=2)
     (tmp_path / "llm_info.json").write_text("{}")
     with pytest.raises(ImporterError, match=r"llm_info.json: it has nothing for 'net' and degree 2"):
@@ -209,7 +209,7 @@ def test_published_profiles_of_sailor() -> None:
     assert (
         program.graph.tensor_bytes[output] == 2 * 2048 * 1024 * 4 / 8
     )  # micro-batch, sequence, hidden size, float32; of one of eight
-    with pytest.raises(ImporterError, match=r"GH-96.profile.json: it has 26 layers, and llm_info.json has 34"):
+    with pytest.raises(ImporterError, match=r"GH-96.profile.json: it has 26 layers, but llm_info.json has 34"):
         load(SAILOR / "GPT-Neo-2.7", microbatch=1)
     of_two = load(SAILOR / "GPT-Neo-2.7", microbatch=1, kinds={"V100-16": "v100", "A100-40": "a100"})
     assert of_two.graph.name == "GPT-Neo-2.7"

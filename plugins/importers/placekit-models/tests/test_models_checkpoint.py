@@ -189,7 +189,7 @@ def test_split_files_need_all_parts(tmp_path: Path) -> None:
     values = {"general.architecture": "llama", "llama.block_count": 2, "split.count": 2}
     first, second = (tmp_path / f"x-0000{i}-of-00002.gguf" for i in (1, 2))
     first.write_bytes(gguf(values, {"token_embd.weight": (64, 100)}))
-    with pytest.raises(ImporterError, match=r"one of 2 files, and 1 are not beside it: x-00002-of-00002\.gguf"):
+    with pytest.raises(ImporterError, match=r"one of 2 parts, but 1 are not beside it: x-00002-of-00002\.gguf"):
         load(first)
     second.write_bytes(gguf({"split.count": 2}, tensors))
     with pytest.warns(UserWarning, match="early"):
@@ -200,7 +200,7 @@ def test_split_files_need_all_parts(tmp_path: Path) -> None:
 def test_an_unknown_architecture_is_planned_from_its_tensors(tmp_path: Path) -> None:
     path = tmp_path / "new.gguf"
     path.write_bytes(small("brandnew"))
-    with pytest.warns(UserWarning, match="'brandnew' is unknown"):
+    with pytest.warns(UserWarning, match="does not know the architecture 'brandnew'"):
         graph = load(path, context=100)
     assert graph.persistent_bytes[graph.op_name.index("blk.0.cache")] == 100 * 64 * 2
 
@@ -412,7 +412,7 @@ def test_contradictions_of_folders(tmp_path: Path) -> None:
     for change, message in {
         ("num_hidden_layers", 3): "has no tensors of layer 2, but its configuration has 3 layers",
         ("num_experts", 8): "contradicts its configuration, which has 8 experts",
-        ("num_experts_per_tok", 9): "a token takes 9 of 4 experts",
+        ("num_experts_per_tok", 9): "a token uses 9 of 4 experts",
         ("hidden_size", 32): "has no embedding of words of width 32",
         ("hidden_size", "x"): "hidden_size is 'x', not a count",
         ("hidden_size", None): "has no hidden_size",

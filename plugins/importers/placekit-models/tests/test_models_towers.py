@@ -141,7 +141,7 @@ def test_towers_that_do_not_fit_are_one_error(files: dict[str, Path], tmp_path: 
 
     fails("hf:Gemma-3-4B has no tower")
     fails("no file nowhere", mmproj="nowhere.gguf")
-    fails("tower of another model: its results are 5120 wide, and the model is 2560 wide", mmproj=str(files["pixtral"]))
+    fails("tower of another model: its results are 5120 wide, but the model is 2560 wide", mmproj=str(files["pixtral"]))
     fails("image=512 is given, but .* takes images of 896 x 896 pixels", mmproj=str(files["gemma3"]), image=512)
     fails("images=20 take 5,120 tokens of a prompt of 4,096", mmproj=str(files["gemma3"]), images=20)
     (tmp_path / "model.gguf").write_bytes(small())

@@ -161,5 +161,5 @@ def _check_external(tensor: TensorProto, made: Type, what: str) -> None:
             stated = given[key]
             fits = stated.isascii() and stated.isdigit() and len(stated) < 20 and int(stated) == needed
             if not fits and not (key == "elements" and made.name.startswith(("complex", "uint4", "int4", "float4"))):
-                raise ValueError(f"{what} has {stated:.40} {key.replace('length', 'bytes')}, and its shape {list(made.shape)}"
+                raise ValueError(f"{what} has {stated:.40} {key.replace('length', 'bytes')}, but its shape {list(made.shape)}"
                                  f" needs {needed:,}")  # fmt: skip

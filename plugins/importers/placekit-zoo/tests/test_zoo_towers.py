@@ -195,8 +195,8 @@ def test_only_gradients_are_averaged() -> None:
 @pytest.mark.parametrize(
     ("graph", "says"),
     [
-        (with_other_reads(rate_in_forward=True), "'update' of 'other reads' reads 'rate', no gradient"),
-        (with_other_reads(buffer="read"), "'update' of 'other reads' reads 'mean', no gradient"),
+        (with_other_reads(rate_in_forward=True), "'update' of 'other reads' reads 'rate', which is not a gradient"),
+        (with_other_reads(buffer="read"), "'update' of 'other reads' reads 'mean', which is not a gradient"),
     ],
 )
 def test_what_towers_have_apart_has_no_common_update(graph: Graph, says: str) -> None:

@@ -206,7 +206,7 @@ WRONG = {
     "llama-server -m x --device CUDA7": "'CUDA7', which does not exist",
     "llama-server -m x -ot 'exps=GPU0'": "'GPU0', which does not exist",
     "llama-server -m x -ot exps": "not PATTERN=BUFFER",
-    "llama-server -m x -ot '(exps=CPU'": "no pattern",
+    "llama-server -m x -ot '(exps=CPU'": "not a regular expression",
     "llama-server -m x --device CUDA0 -ot exps=CUDA1": "add it to --device",
     "llama-server -m x -nkvo": "--no-kv-offload",
     "CUDA_VISIBLE_DEVICES=5 llama-server -m x": "names GPU 5",

@@ -474,7 +474,7 @@ def test_a_plan_of_measured_layers(profile: str) -> None:
     [
         ({"batch": 13}, "13 rows are not a multiple of any measured micro-batch of measured: 2, 4"),
         ({"batch": 12, "kinds.old": "fast"}, "kinds names no measurements for slow"),
-        ({"batch": 12, "autocast": "bfloat16"}, "names a profile, and autocast is for functions"),
+        ({"batch": 12, "autocast": "bfloat16"}, "names a profile, but autocast is for functions"),
         ({"batch": 12, "degree": 2}, "no micro-batch that was measured with degree 2 on all of fast, old"),
     ],
 )
@@ -507,7 +507,7 @@ def test_functions_that_make_no_step(target: str, function: str, message: str) -
         ({"batc": 4}, ConfigError, "no option named 'batc'"),
         ({"batch": 4, "foo": 1}, ConfigError, "no option named 'foo'"),
         ({"batch": 4, "arguments.depth": 1}, ImporterError, "depth"),
-        ({"batch": 4, "degree": 2}, ConfigError, "names a function, and degree is for profiles"),
+        ({"batch": 4, "degree": 2}, ConfigError, "names a function, but degree is for profiles"),
     ],
 )
 def test_options_that_do_not_work(
@@ -571,7 +571,7 @@ def test_lines_give_each_rank_its_gpu(
 @pytest.mark.parametrize(
     ("function", "batch", "message"),
     [
-        ("masked", 16, r"target\.1 has 16 rows in every batch"),
+        ("masked", 16, r"target\.1 always has 16 rows"),
         ("transposed", 8, r"has shape \(16, 4, 64\) for 4 rows"),
     ],
 )
