@@ -56,7 +56,7 @@ def test_torchtitan() -> None:
     assert torchtitan.stage_layers(32, 4, 1, 1) == [8, 9, 8, 7]  # 34 with weights: 9, 9, 8, 8
     assert torchtitan.stage_layers(32, 1, 1, 1) == [32]
     assert torchtitan.stage_layers(2, 4, 1, 1) == [0, 1, 1, 0]
-    with pytest.raises(NotApplicable, match="cannot divide 4 layers .* into 5 stages"):
+    with pytest.raises(NotApplicable, match=r"cannot divide 4 layers .* into 5 stages"):
         torchtitan.stage_layers(2, 5, 1, 1)
     with pytest.raises(NotApplicable, match="output_weight=4: a stage holds 3 layers"):
         torchtitan.stage_layers(8, 4, 1, 4)
