@@ -28,8 +28,8 @@ class BlockingLatency(Backend):
     a call has all operations of one depth, connected or not, as `reworkSplitIntoContiguous` in the paper's program defines it.
 
     A call waits for all inputs of its operations; then it receives them, computes, and sends the outputs, one after another.
-    A tensor that other calls read is sent once, and received once by each of them. Between calls of one accelerator this takes
-    time, too, if the graph has the column `transfer_s`, and none on a cluster with routes.
+    A tensor that other calls read is sent once, and received once by each of them. A transfer between two calls of one
+    accelerator takes time only if the graph has the column `transfer_s`.
 
     Devices of type `cpu` run each operation as soon as its inputs are there, any number at the same time, and pay no
     communication. A tensor's seconds are as in `max_load`, and memory is the sum of the persistent bytes. If calls wait for

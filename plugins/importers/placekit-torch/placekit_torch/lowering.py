@@ -191,7 +191,7 @@ class _Lowering:
     def _tag(self, node: Node) -> Tag:
         """The tag of an operation. A gradient has its forward operation's tag, a sum of gradients the tag of its last term.
 
-        The sum can run once its last term is there; along a residual connection, each block so gets the sum at its own input.
+        The sum can run once its last term is there. So along a residual connection, each block has the sum at its own input.
         """
         if node not in self.tags:
             own = node.meta.get("custom", {}).get(TAG)

@@ -37,7 +37,12 @@ def main(argv: list[str], registry: Registry) -> int:
     about = "Measure seconds and bytes of each layer of a training step on this computer's first GPU, else on its CPU."
     parser = Parser("profile", about)
     parser.add_argument("model", metavar="FILE.py:FUNCTION", help="a function that returns a placekit_torch.Step")
-    parser.add_argument("arguments", nargs="*", metavar="KEY=VALUE", help="its arguments; batch=1,2,4: micro-batches")
+    parser.add_argument(
+        "arguments",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="arguments of the function; batch=1,2,4 measures these micro-batches",
+    )
     parser.add_argument("--kind", help="name of this kind of device in machines; default: cuda or cpu")
     parser.add_argument("--out", type=Path, default=Path("profile.csv"), metavar="FILE", help="default: profile.csv")
     given = parser.read(argv)

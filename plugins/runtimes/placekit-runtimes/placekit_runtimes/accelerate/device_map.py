@@ -48,9 +48,9 @@ def device_map(problem: Problem, placement: Placement, whole: Collection[str] = 
 
     A module with all weights on a CPU that another device computes is on `cpu`: accelerate streams the weights.
 
-    accelerate moves the inputs of modules in the map, and nothing else. So a module is on one device as a whole if its own
-    operations would otherwise read from several; operations of the root, or of a module with most of the work, have all
-    modules that they read from on one device. Modules that share a parameter are together (`JoinedModules`).
+    accelerate moves the inputs of modules in the map, and nothing else. So a whole module is on one device if its own
+    operations would otherwise read from several devices. For operations of the root, or of a module with most of the work,
+    the modules that they read from share a device instead. Modules that share a parameter are together (`JoinedModules`).
 
     Args:
         problem, placement: what is placed, and how.

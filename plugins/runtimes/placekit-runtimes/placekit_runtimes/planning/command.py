@@ -38,7 +38,7 @@ def main(argv: list[str], registry: Registry) -> int:
     parser.add_argument("words", metavar="MODEL", nargs="*", help=how)
     parser.add_argument("unused", metavar="MACHINE", nargs="*", help=MACHINE)
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write the plan as a page")
-    parser.add_argument("--scripts", type=Path, metavar="DIR", help="of a training step, write a script for each row")
+    parser.add_argument("--scripts", type=Path, metavar="DIR", help="for a training step: write a script for each row")
     arguments = parser.read(refuse_flags(argv))
     words, options = divided(arguments.words)
     model = options.pop("model", "") or (words.pop(0) if words else "")
