@@ -40,7 +40,7 @@ _ROUNDING_ONLY = frozenset({"params", "foreach", "fused", "capturable", "differe
 
 
 class PlacedStep:
-    """One training step of `module`, to be called again and again::
+    """A training step of `module` under a placement. Call it for each batch::
 
         result = placekit_core.place(module, inputs=x, targets=y, loss=loss, optimizer=Adam, cluster="h200x8")
         with PlacedStep(module, Adam, loss, result, inputs=x, targets=y) as step:
@@ -50,8 +50,8 @@ class PlacedStep:
 
     Under any placement, its results equal those on one device to the last bit (on GPUs, if torch's kernels are deterministic:
     `torch.use_deterministic_algorithms`). It begins with the values of `module`, which it does not change before `copy_to`,
-    and with a new optimiser. Whatever Python numbers decide (shapes, learning rates and other settings) is fixed when the
-    step is traced.
+    and with a new optimiser. Shapes, learning rates and other settings that are Python numbers are fixed when the step is
+    traced.
 
     Args:
         module, optimizer, loss, inputs, targets: as in `placekit_core.place`; `inputs` and `targets` are examples.

@@ -21,7 +21,9 @@ def main(argv: list[str], registry: Registry) -> int:
     parser = Parser("accuracy", "Predict published speeds of language models, and print the errors by kind of row.")
     parser.add_argument("words", nargs="*", metavar="WORD", help="only rows with these words, such as decode rtx3090")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="also print the N rows with the worst errors")
-    parser.add_argument("--by", choices=("device", "model", "source"), help="also print the errors by device, model or source")
+    parser.add_argument(
+        "--by", choices=("device", "model", "source"), help="also print the errors by device, model or source"
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw predicted against measured speeds")
     parser.add_argument("--write-bands", action="store_true", help="write the error bands that results of runs show")
     given = parser.read(argv)

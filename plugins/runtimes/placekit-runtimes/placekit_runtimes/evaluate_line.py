@@ -71,7 +71,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def evaluate(line: Line, machine: str, registry: Registry, options: Mapping[str, Any]) -> Plan:
-    """A plan whose first row is the command line's, without other rows that equal it. Raises PlacekitError."""
+    """A plan with the command line as its first row; rows that equal it are left out. Raises PlacekitError."""
     given = dict(options)
     weights = given.pop("weights", None)
     model = given.pop("model", None)

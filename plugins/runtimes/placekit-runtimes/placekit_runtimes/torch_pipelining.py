@@ -61,7 +61,7 @@ def pipeline(problem: Problem, placement: Placement) -> Pipeline:
     """The stages of a placement that is a chain: each device runs one part of the forward pass, and sends to the next only.
 
     A module is on the device with most of its seconds, as in `device_map`. Operations of the forward pass outside these
-    modules, and the loss, belong to the stage that runs when they come.
+    modules, and the loss, belong to the stage that is running at that point.
 
     Raises PlacementError that names the module that breaks the chain.
     """

@@ -97,8 +97,8 @@ def measure(step: Step, device: str, about: Row) -> list[Row]:
 
     Raises ImporterError if the module has no chain of layers.
 
-    Layers are the elements of the module's outermost lists, in the order of their calls, and what the step does `before` the
-    first and `after` the last one; what it does between two layers belongs to the second. Parameters and tensors that several
+    Layers are the elements of the module's outermost lists, in the order of their calls; `before` is the work before the first
+    one, `after` the work after the last one. Work between two layers belongs to the second. Parameters and tensors that several
     layers use count for the first one. Seconds are medians. Gradients are added to those of the micro-batch before.
     """
     module: torch.nn.Module = step.module.to(device).train()

@@ -44,18 +44,18 @@ def as_json(devices: Mapping[str, DeviceName]) -> str:
 
 
 def device_map(problem: Problem, placement: Placement, whole: Collection[str] = ()) -> DeviceMap:
-    """Each leaf of the tree of modules on the device with most of its seconds; ties go to the device of its parameters.
+    """The device map of a placement: each module without submodules is on the device with most of its seconds.
 
-    A module with all weights on a CPU that another device computes is on `cpu`: accelerate streams the weights.
+    In a tie, it is on the device of its parameters. A module whose weights are all on a CPU, but which another device computes,
+    is on `cpu`: accelerate streams the weights.
 
     accelerate moves the inputs of modules in the map, and nothing else. So a whole module is on one device if its own
     operations would otherwise read from several devices. For operations of the root, or of a module with most of the work,
     the modules that they read from share a device instead. Modules that share a parameter are together (`JoinedModules`).
 
     Args:
-        problem, placement: what is placed, and how.
-        whole: paths of more modules that are not split, besides those of the classes in a transformers model's
-            `_no_split_modules`.
+        problem, placement: the placement and its problem.
+        whole: paths of modules that must not be split, besides those in a transformers model's `_no_split_modules`.
 
     The map covers all parameters and buffers of the graph, and the leaves that compute something without any. If a tensor
     has several names, the graph knows only the first, and the modules that read the tensor.

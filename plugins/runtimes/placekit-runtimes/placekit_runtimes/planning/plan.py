@@ -31,7 +31,7 @@ IN_GGUF = {"mxfp4": "mxfp4_moe"}
 
 
 class Plan(Planned):
-    """A plan, which shows itself."""
+    """The result of `plan`. `show` prints it, and a notebook shows it as a page."""
 
     def show(self) -> None:
         """Print the plan."""
