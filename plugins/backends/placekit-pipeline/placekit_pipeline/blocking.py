@@ -21,11 +21,12 @@ from placekit_pipeline.session import KernelSession
 
 
 class BlockingLatency(Backend):
-    """The time of one sample, where accelerators compute in blocking calls.
+    """Evaluates the time of one sample on accelerators that compute in blocking calls.
 
-    An accelerator makes one call after another. If a path leads from one of its operations through other devices to a second
-    operation of it, the second needs a later call than the first. Each operation is in the earliest call that it can be in, so
-    a call has all operations of one depth, connected or not, as `reworkSplitIntoContiguous` in the paper's program defines it.
+    An accelerator makes one call after another. If a path leads from one of its operations through other devices back to
+    another of its operations, the second operation needs a later call than the first. Each operation is in the earliest call
+    that it can be in, so a call has all operations of one depth, connected or not, as `reworkSplitIntoContiguous` in the
+    paper's program defines it.
 
     A call waits for all inputs of its operations; then it receives them, computes, and sends the outputs, one after another.
     A tensor that other calls read is sent once, and received once by each of them. A transfer between two calls of one

@@ -31,7 +31,7 @@ class ChainPolicy(Policy):
     """Finds the best split of the blocks (`placekit_layers`) into contiguous stages, each on another device, in any order.
 
     Stages are cut between prefixes: sets of blocks that contain all blocks that they read from. A chain of b blocks has b + 1
-    prefixes. A graph with branches has more; above `max_ideals`, only those along one order of its blocks are used. Unless
+    prefixes. A graph with branches has more; above `max_ideals`, only prefixes along one order of its blocks are used. Unless
     the value is that of the busiest device, branches are joined until the blocks are a chain (`as_path`), because stages of
     different branches would work at the same time.
 
@@ -40,8 +40,8 @@ class ChainPolicy(Policy):
     with a proof when no such split is left, or without one after `EFFORT` partial splits.
 
     With s segments between prefixes and n_k devices of class k, filling the tables takes O(s K A prod_k (n_k + 1)) time,
-    A = 1 if all routes are equal, else K. Under `max_load`, `split_nodes` first splits between single nodes, and its split is
-    the one to beat.
+    A = 1 if all routes are equal, else K. Under `max_load`, `split_nodes` first splits between single nodes, and the search
+    starts from its split.
     """
 
     name = "chain"

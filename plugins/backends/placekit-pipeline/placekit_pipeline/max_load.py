@@ -22,10 +22,10 @@ from placekit_pipeline.session import KernelSession
 
 
 class MaxLoad(Backend):
-    """The time per sample of a pipeline is the largest load of a device; nothing overlaps on it.
+    """Evaluates the time per sample of a pipeline: the largest load of a device, on which nothing overlaps.
 
-    The load of an accelerator (type `gpu`) is the sum of the seconds of its operations, of each of its tensors that leaves
-    it, once, and of each foreign tensor that it needs, once. Devices of type `cpu` pay no communication. A tensor's
+    The load of an accelerator (type `gpu`) is the sum of the seconds of its operations, of each tensor that it sends, once,
+    and of each tensor that it receives, once. Devices of type `cpu` pay no communication. A tensor's
     seconds are those of the graph's column `transfer_s`, else those of the route (of the slowest, if it goes to several
     devices). Memory is the sum of the persistent bytes.
     """

@@ -26,7 +26,7 @@ SOURCES = {"hf": "language", "timm": "images", "torchvision": "images", "diffuse
 
 
 class ModelImporter(Importer):
-    """A network by its name."""
+    """Imports a network by its name."""
 
     name = "model"
     options_class = ModelOptions

@@ -38,7 +38,7 @@ class Pipeline(RuntimeMap):
 
 
 class TorchPipelining(Runtime):
-    """torch.distributed.pipelining."""
+    """Pipelines of `torch.distributed.pipelining`: a stage of consecutive modules on each device."""
 
     name = "pipeline"
     title = "torch.distributed.pipelining"
