@@ -105,7 +105,7 @@ def _summarize(found: Calibration, cluster: Cluster, kernels: int) -> None:
     if cluster.size > 1 and (
         cluster.multicast or cluster.relay or len(cluster.routes.channels) != len(found.cluster.routes.channels)
     ):
-        print(f"note: each pair of devices has its own full-duplex link, unlike in {cluster.name!r}")
+        print(f"note: in the new file, each pair of devices has its own full-duplex link, unlike in {cluster.name!r}")
 
 
 def _show(found: Calibration, ratios: Sequence[ClassRatio]) -> None:

@@ -497,7 +497,7 @@ def decoder(name: str, shape: Shape, use: Use) -> Graph:
 
 
 def program(name: str, checkpoint: Checkpoint, use: Use) -> Graph:
-    """The graph of a decoder. Its attributes: `program` is `decoder`, `mode`, `batch`, `context`, `work` and `cache`."""
+    """The graph of a decoder. Its attributes: `program` (`decoder`), `mode`, `batch`, `context`, `work` and `cache`."""
     b = GraphBuilder(name)
     work = [use.batch if use.mode == "decode" else use.tokens, "tokens"]
     b.attributes = {"program": "decoder", "mode": use.mode, "batch": use.batch, "context": use.context, "work": work}

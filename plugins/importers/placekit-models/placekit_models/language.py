@@ -234,7 +234,7 @@ class _Model:
             try:
                 tokens = tokens_of(model, _faked(given, mode)) // self.asked.batch
             except Exception as e:
-                raise ImporterError(f"{name} does not take the image of {self.asked.name}: {first_line(e)}") from e
+                raise ImporterError(f"{name} does not take the images of its processor: {first_line(e)}") from e
         if tokens >= self.context:
             raise ImporterError(
                 f"an image of {side} x {side} is {tokens:,} tokens of {name}, no room for text in context={self.context}",

@@ -37,7 +37,7 @@ class Tensor:
 
     @property
     def numbers(self) -> int:
-        """Count of its numbers."""
+        """The count of its numbers."""
         return math.prod(self.shape)
 
     @property

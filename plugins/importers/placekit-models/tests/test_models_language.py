@@ -740,7 +740,11 @@ def test_an_encoder_decoder_of_images_takes_no_tokens(load: Any) -> None:
             {"mode": "train"},
             "the loss of YolosForObjectDetection matches objects to targets",
         ),
-        ({**IDEFICS, "scale_factor": 3}, {"mode": "inference", "image": 56}, "does not take the image of .*: shape"),
+        (
+            {**IDEFICS, "scale_factor": 3},
+            {"mode": "inference", "image": 56},
+            "does not take the images of its processor: shape",
+        ),
     ],
 )
 def test_mistakes(load: Any, config: dict[str, Any], options: dict[str, Any], message: str) -> None:

@@ -21,7 +21,7 @@ CELLS = 256
 ROTATED, UNROTATED = 64, 16
 """Heads of a multiple of this width are rotated for caches of fewer bits (`attn_rot_k` in `llama_kv_cache`)."""
 EMBEDDINGS = 2
-"""Values in host memory as wide as the model: one for words and one for pictures (`build_inp_embd`)."""
+"""Values in host memory as wide as the model, and inputs as wide: for words and for pictures (`build_inp_embd`)."""
 F32 = 4
 KERNEL = 4
 """Steps of the convolution in a recurrence."""

@@ -161,7 +161,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def read(text: str) -> Line:
-    """Read a command line, with its environment variables. Raises ConfigError if it is not one that placekit reads."""
+    """Read a command line, with its environment variables. Raises ConfigError if placekit cannot read it."""
     rows = [row for row in text.replace("\\\n", " ").splitlines() if not row.lstrip().startswith("rpc-server ")]
     try:
         words = shlex.split(" ".join(_COMMENT.sub("", row) for row in rows))
