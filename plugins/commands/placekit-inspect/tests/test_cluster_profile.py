@@ -45,10 +45,10 @@ def test_a_run_takes_the_files(placekit: Callable[..., Outcome]) -> None:
             "arguments are required: OUT_DIR\n"
             "  usage: placekit cluster profile [-h] [--repeats N] [--config-dir DIR] OUT_DIR [OPTION=VALUE ...]",
         ),
-        (["out", "workload=chainmm_small"], "backend 'simulator' does not measure\n  choose a backend that measures"),
+        (["out", "workload=chainmm_small"], "backend 'simulator' measures nothing\n  choose a backend that measures"),
         (["out", "--repeats=0", *SMALL], "--repeats: '0' is not a whole number of at least 1"),
         (["here", *SMALL], "here exists already\n  remove it, or choose another folder"),
-        (["out", "backend=cpu", "workload=planted_small"], "there is nothing to measure"),
+        (["out", "backend=cpu", "workload=planted_small"], "there is nothing to run and measure"),
         (["file/out", *SMALL], "cannot write file/out: Not a directory"),
         (["out", "costs.file=c.json", *SMALL], "costs.file is for runs"),
     ],
