@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 
 DOCS = Path(__file__).resolve().parent
-PICTURES, RESEARCH = DOCS / "pictures", DOCS / "research"
-DATA = DOCS.parent / "plugins" / "papers" / "placekit-papers" / "placekit_papers" / "data"
+PICTURES = DOCS / "pictures"
 TO_TIMELINE = "document.querySelector('[role=toolbar]').closest('section').scrollIntoView()"
 
 
@@ -139,14 +138,13 @@ def screenshot(
 
 
 MADE = {"timeline": timeline, "accuracy": accuracy, "report": report, "training": training, "papers": papers}
-PLACES = dict.fromkeys(MADE, PICTURES)
 SCREENSHOTS = ("report",)
 """Pictures that are never compared: a browser of another version draws other pixels."""
 
 
-def differing(folder: Path, name: str) -> list[Path]:
-    """The pictures of this name that differ from those just made in `folder`."""
-    places = ((path, PLACES[name] / path.name) for path in sorted(folder.iterdir()))
+def differing(folder: Path) -> list[Path]:
+    """The pictures that differ from those just made in `folder`."""
+    places = ((path, PICTURES / path.name) for path in sorted(folder.iterdir()))
     return [old for new, old in places if not old.is_file() or old.read_bytes() != new.read_bytes()]
 
 
@@ -162,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in given.names:
         with tempfile.TemporaryDirectory() as made:
             MADE[name](Path(made))
-            different = differing(Path(made), name) if given.write or name not in SCREENSHOTS else []
+            different = differing(Path(made)) if given.write or name not in SCREENSHOTS else []
             for path in different:
                 print(f"{path.relative_to(DOCS)} {'written' if given.write else 'differs'}")
                 if given.write:

@@ -12,7 +12,7 @@ import pytest
 from tests.repo import script
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-SVGS = sorted([*DOCS.glob("pictures/*.svg"), *DOCS.glob("research/*.svg")])
+SVGS = sorted(DOCS.glob("pictures/*.svg"))
 NOTEBOOKS = sorted(DOCS.glob("examples/*.ipynb"))
 LIMIT = 250_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -44,9 +46,18 @@ def archive_faults(dist: Path, name: str) -> Iterator[str]:
     yield from (f"{file} is not in the source archive" for file in sorted(wanted - sources))
     if licence != (ROOT / "LICENSE").read_text():
         yield "the licence is another"
+    yield from (f"its description has the link {link}" for link in re.findall(r"\]\((?!https?:)[^)]*\)", metadata))
     for line in ("License-Expression: Apache-2.0", "License-File: LICENSE", "Author: the placekit authors"):
         if f"{line}\n" not in metadata:
             yield f"its metadata lack {line!r}"
+
+
+def test_relative_links_become_text() -> None:
+    convert = runpy.run_path(str(ROOT / ".ci/dist.py"))["without_relative_links"]
+    assert convert("[page](../docs/a.md#b), [in\ntwo lines](#here)") == "page, in\ntwo lines"
+    assert convert("![A picture](docs/a.svg)") == "A picture"
+    for kept in ("[site](https://example.org/a.html)", "`f[i](x)`", "- [ ] (a.b)"):
+        assert convert(kept) == kept
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ from placekit_core import Registry
 
 FEW = 3  # rows that make a band at least
 WRONG = 0.2  # a row is wrong if its error is larger
+PLACES = ("one GPU", "several GPUs", "unlike GPUs", "experts on the CPU")
+"""Devices in the order of the table; others come last."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,15 @@ def by_kind(predictions: Sequence[Prediction]) -> list[tuple[bool, Errors]]:
     for p in predictions:
         for kind in (p.row.kind, p.row.kind.replace("several", "unlike")) if p.row.unlike else (p.row.kind,):
             found.setdefault((p.row.fits_rates, kind), []).append(p)
-    return [(fit, Errors.of(kind, own)) for (fit, kind), own in sorted(found.items(), key=lambda item: item[0])]
+    return [
+        (fit, Errors.of(kind, own)) for (fit, kind), own in sorted(found.items(), key=lambda item: _order(*item[0]))
+    ]
+
+
+def _order(fit: bool, kind: str) -> tuple[bool, bool, int, str]:
+    """Where the kind of row stands in the table: decode before prompts, the usual devices first."""
+    mode, _, place = kind.partition(", ")
+    return fit, mode != "decode", PLACES.index(place) if place in PLACES else len(PLACES), place
 
 
 def unpredicted(rows: Sequence[Row]) -> dict[str, int]:

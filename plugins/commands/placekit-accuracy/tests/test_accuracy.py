@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from placekit_accuracy import command
 from placekit_accuracy.bands import band, bands, kind_of
-from placekit_accuracy.errors import Errors, bands_of
-from placekit_accuracy.predict import machine, missing, placement, predict, program
+from placekit_accuracy.errors import Errors, bands_of, by_kind
+from placekit_accuracy.predict import Prediction, machine, missing, placement, predict, program
 from placekit_accuracy.rows import Row, left_out, measurements, shapes
 
 from placekit_core import ConfigError, ErrorBand, Problem, installed
@@ -92,6 +92,12 @@ def test_prompts_gain_from_several_gpus_until_the_queue_is_full() -> None:
         gain[model] = fast.tokens_per_s / slow.tokens_per_s
     assert 2.0 < gain["Llama-3-8B"] < 2.7
     assert 1.0 < gain["Llama-3-70B"] < 1.4
+
+
+def test_the_common_kinds_come_first() -> None:
+    kinds = [e.kind for _, e in by_kind([Prediction(row, 1.0) for row in measurements() if not row.fits_rates])]
+    assert kinds[:2] == ["decode, one GPU", "decode, several GPUs"]
+    assert [*bands()] == [kind for kind in kinds if kind in bands()]
 
 
 def test_errors() -> None:

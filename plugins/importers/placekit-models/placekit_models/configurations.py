@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from placekit_core import ImporterError, parse_json, read_bytes, reading
@@ -44,9 +45,10 @@ def find(name: str, prefix: str) -> dict[str, Any]:
     names = {n: full for full in own for n in (full.lower(), full.lower().partition("/")[2])}
     close = difflib.get_close_matches(name.lower(), names, 1, 0.75)
     guess = f"did you mean {prefix}:{names[close[0]]}? " if close else ""
+    listed = "\n  ".join(wrap(", ".join(own), 78, break_on_hyphens=False))
     raise ImporterError(
         f"no configuration of {name!r} on this computer, and none is downloaded",
-        f"{guess}put its config.json into a folder, and give {prefix}:FOLDER; in the package: {', '.join(own)}",
+        f"{guess}put its config.json into a folder, and give {prefix}:FOLDER; in the package:\n  {listed}",
     )
 
 

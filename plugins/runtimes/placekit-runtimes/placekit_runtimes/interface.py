@@ -22,6 +22,7 @@ from placekit_runtimes.options import RuleOptions
 DeviceName = int | str
 """A device as a runtime names it: the number of a GPU, or `cpu`."""
 _SHOWN = 3  # number of modules that a warning names
+LEAST = 5e-4  # smaller shares of the time are not reported, because they print as 0.0%
 _NO_WORK = 1e-15  # seconds counted for operations without work, so that they break ties only
 _UNLIMITED_BYTES = 2**50  # larger memories are shown as unlimited
 
@@ -224,8 +225,8 @@ def warn_of(name: str, made: RuntimeMap) -> None:
 
 def notes_of(name: str, made: RuntimeMap) -> list[str]:
     """Sentences for the user: the modules that a map moves, and the map's own notes."""
-    conflicts = made.conflicts
-    if not conflicts:
+    conflicts = [c for c in made.conflicts if c.elsewhere > LEAST]
+    if not conflicts or made.elsewhere < LEAST:
         return [*made.notes]
     shown = ", ".join(map(_conflict, conflicts[:_SHOWN]))
     more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""

@@ -14,6 +14,7 @@ from placekit_layers import Blocks, sequence
 
 from placekit_core import PHASES, NotApplicable, Placement, PlacementError, Problem
 from placekit_runtimes.interface import (
+    LEAST,
     Conflict,
     DeviceName,
     RuntimeMap,
@@ -22,7 +23,6 @@ from placekit_runtimes.interface import (
     seconds_by_device,
 )
 
-_LEAST = 5e-4  # smaller shares of a block are not reported, because they print as 0.0%
 ANY = "`--format device_map` can express any placement; policy=chain finds the best one with consecutive layers"
 
 
@@ -224,7 +224,7 @@ class PlacedLayers:
         found = tuple(
             Conflict(blocks.names[b], names[on[b]], float(lost[b] / all_[b]))
             for b in np.argsort(-lost, kind="stable").tolist()
-            if lost[b] > _LEAST * all_[b]
+            if lost[b] > LEAST * all_[b]
         )
         return found, float(lost.sum() / max(all_.sum(), 1e-300))
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from placekit_runtimes import apply, runtimes
+from placekit_runtimes.interface import Conflict, RuntimeMap, warn_of
 from placekit_testing.fakes import FakeBackend
 
 import placekit_core
-from placekit_core import GraphBuilder, save_graph
+from placekit_core import GraphBuilder, Placement, save_graph
 from placekit_core.contracts.units import seconds
 
 Run = Callable[..., Any]
@@ -92,6 +94,15 @@ def test_a_form_that_is_slower_is_warned_of(placekit: Run, run: Path) -> None:
         r" grouper=module places whole modules, and placekit_cuda\.PlacedStep runs this placement as it is\n",
         done.err,
     )
+
+
+def test_a_share_that_prints_as_nothing_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    placement = Placement(np.zeros(1, np.int16), None, "", "")
+    warn_of("vllm", RuntimeMap("", placement, (Conflict("h.0", "gpu:1", 0.5),), elsewhere=1e-4))
+    warn_of("vllm", RuntimeMap("", placement, (Conflict("h.0", "gpu:1", 1e-4),), elsewhere=1e-3))
+    assert not recwarn
+    warn_of("vllm", RuntimeMap("", placement, (Conflict("h.0", "gpu:1", 0.5),), elsewhere=1e-3))
+    assert len(recwarn) == 1
 
 
 def test_what_does_not_fit_is_an_error_with_bytes(placekit: Run, run: Path) -> None:

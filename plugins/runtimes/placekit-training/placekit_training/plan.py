@@ -140,7 +140,7 @@ class TrainingPlan:
         }
         parts = [f"instant {what} would save {max(share, 0.0):.0%}" for what, share in saved.items()]
         return [
-            f"what binds: {self.cluster.device_names[d]} computes during {busy[d] / best.step_s:.0%} of the step;"
+            f"busiest: {self.cluster.device_names[d]} computes during {busy[d] / best.step_s:.0%} of the step;"
             f" {', '.join(parts)}",
             f"accuracy: {self.accuracy}",
             *([COMPARES_ROWS] if len(self.rows) > 1 and self.steps.model.compares_rows else []),

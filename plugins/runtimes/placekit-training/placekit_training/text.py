@@ -11,7 +11,7 @@ from placekit_training.words import compressed
 
 
 def show(plan: TrainingPlan) -> None:
-    """Print the table, the verdict, and what binds."""
+    """Print the table, the verdict, and the notes."""
     names = plan.cluster.device_names
     used = [d for d in range(plan.cluster.size) if any(r.outcome and r.outcome.peak_bytes[d] for r in plan.rows)]
     print(

@@ -336,7 +336,7 @@ def test_rows_of_the_table_and_the_verdict(target: str) -> None:
     works = [row.outcome for row in found.rows if row.outcome is not None]
     assert found.best.step_s == min(o.step_s for o in works)
     assert "times as fast as fast:0 alone" in found.verdict
-    assert found.notes[0].startswith("what binds: ")
+    assert found.notes[0].startswith("busiest: ")
 
 
 @pytest.mark.parametrize(
