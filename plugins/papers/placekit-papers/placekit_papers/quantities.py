@@ -82,7 +82,7 @@ QUANTITIES = {
     "value": Quantity(lambda run: run.value_s),
     "over the mean": Quantity(lambda run: run.value_s, "{:.4f}", over_mean=True),
     "late": Quantity(lambda run: run.late_s),
-    "seconds of the run": Quantity(lambda run: run.seconds, "{:.0f} s"),
+    "seconds of the run": Quantity(lambda run: run.seconds, "{:.1f} s"),
     "evaluations to best": Quantity(lambda run: float(run.to_best), "{:.0f}"),
     "copies": Quantity(lambda run: run.copies_s, "{:.1f} ms", 1e3),
     "busiest share": Quantity(lambda run: _largest(run.busy_s), "{:.0f}%", 100, "busy_s"),
