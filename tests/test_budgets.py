@@ -13,8 +13,8 @@ CEILINGS = {
     # a plugin that takes the name of a command, or misspells a hook, is told so; headroom, launching; since 3,750: graphs of
     # imports are kept with all that they depend on, so that a second run needs no torch
     "placekit_core/run": 4_250,
-    # `plugins` lists what packages add to plugins, such as runtimes; since 1,500: `cluster=` takes machines in words, whose commas
-    # differ from those of a sweep
+    # `plugins` lists what packages add to plugins, such as runtimes; since 1,500: `cluster=` takes machines in words, whose
+    # commas differ from those of a sweep
     "placekit_core/cli": 1_600,
     # target 3,000; 25 models by hand, 250 architectures in every mode, rates of devices from published tables, the table of
     # published speeds; checkpoints beside published sizes; llama.cpp on a CPU beside its prediction; questions of people; moves

@@ -83,8 +83,7 @@ def place(
 
     Args:
         source, about: what to place; see `load_programs`.
-        cluster: a preset, a machine in words (`rtx4090 + rtx3090`), a YAML file, its data, or a `Cluster`; `auto` is this
-            computer. None: the default.
+        cluster: a preset, words (`2x h100`), a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
         policy: a policy, or a function `f(task, rng) -> Placement`; None: the default.
         budget, seed: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; the random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.

@@ -117,7 +117,8 @@ def assemble(request: Request, registry: Registry) -> Assembly:
             objects["programs"], data[section] = given, {"name": PYTHON}
         else:
             data[section] = given
-    data["cluster"] = _whole_machine(data.get("cluster"), registry)
+    if "cluster" in data:
+        data["cluster"] = _whole_machine(data["cluster"], registry)
     data["python_objects"] = tuple(k for k, v in objects.items() if not _is_installed(kind_of(k), v, registry))
     try:
         config = RunConfig.model_validate(data)

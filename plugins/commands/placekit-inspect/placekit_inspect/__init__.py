@@ -50,7 +50,7 @@ COMMANDS = [
     ),
     (
         "cluster show",
-        "[NAME|FILE.yaml]",
+        "[NAME|FILE.yaml|WORDS]",
         "the machines that ship, or one of them in detail",
         "placekit_inspect.cluster_show:main",
         "look",

@@ -95,6 +95,7 @@ def test_runs_keep_the_whole_machine(placekit: Run) -> None:
     assert placekit("run", "resume=sweep").out.count("skipped") == 3
     result = place("mlp", cluster=NVLINK, policy="etf", baselines=[])
     assert result.summary.cluster_fingerprint == own.fingerprint
+    assert f"fingerprint {own.fingerprint}" in placekit("cluster", "show", NVLINK).out
     assert f"on {NVLINK}:" in placekit("bounds", "workload=mlp", f"cluster={NVLINK}").out
 
 
