@@ -13,7 +13,7 @@ from placekit_inspect.what_if import Recommended, changed_machine, show_changes
 
 from placekit_core import Cluster, ClusterError, installed, place
 from placekit_core.cli.arguments import normalise
-from placekit_core.cli.compose import job_name
+from placekit_core.cli.compose import assembled, job_name, jobs
 from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import discover
 
@@ -81,16 +81,24 @@ def test_without_a_plugin_words_are_no_machine() -> None:
     assert discover([]).machine("rtx4090 + rtx3090") is None
 
 
-def test_runs_keep_the_whole_machine(placekit: Run) -> None:
-    assert placekit("run", *FAST, f"cluster={NVLINK}", "run_dir=one").code == 0
-    kept = Cluster.parse(json.loads(Path("one/config.json").read_text())["cluster"])
+def test_a_configuration_has_the_whole_machine() -> None:
     own = described_machine(NVLINK, installed())
+    kept = Cluster.parse(assembled([*FAST, f"cluster={NVLINK}"], installed()).config.cluster)
     assert (kept.name, kept.fingerprint) == (NVLINK, own.fingerprint)
+    swept = jobs([*FAST, f"cluster=rtx4090,{NVLINK}"], installed())
+    assert [job[-1] for job in swept] == ["cluster.words='rtx4090'", f"cluster.words='{NVLINK}'"]
+
+
+@pytest.mark.slow
+def test_runs_on_machines_in_words(placekit: Run) -> None:
+    own = described_machine(NVLINK, installed())
     done = placekit("run", "-m", *FAST, f"cluster=p100x4,2x rtx3090,{NVLINK}", "run_dir=sweep")
     assert done.code == 0
     assert {p.name for p in Path("sweep").iterdir() if p.is_dir()} == {
         "cluster=p100x4", "cluster=2x_rtx3090", "cluster=2x_rtx3090,_nvlink",
     }  # fmt: skip
+    kept = json.loads(Path("sweep/cluster=2x_rtx3090,_nvlink/config.json").read_text())["cluster"]
+    assert Cluster.parse(kept).fingerprint == own.fingerprint
     assert [line.split("  ")[0] for line in done.out.splitlines()[-3:]] == ["2x rtx3090", NVLINK, "p100x4"]
     assert placekit("run", "resume=sweep").out.count("skipped") == 3
     result = place("mlp", cluster=NVLINK, policy="etf", baselines=[])

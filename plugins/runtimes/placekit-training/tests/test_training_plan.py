@@ -635,6 +635,7 @@ def test_the_command(target: str, placekit: Run) -> None:
     assert "recommended: " in done.out
 
 
+@pytest.mark.slow
 def test_more_words_for_the_machine(target: str, placekit: Run) -> None:
     done = placekit("plan", target, FAST, "batch=4", "arguments.layers=2", "--if", f"+ {FAST}", "--if", "pcie3 x8")
     assert done.code == 0, done.err
