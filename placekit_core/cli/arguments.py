@@ -8,22 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from placekit_core.contracts.cluster import load_cluster
-from placekit_core.contracts.errors import ConfigError, listed, unknown
+from placekit_core.contracts.errors import ClusterError, ConfigError, listed, unknown
 from placekit_core.run.config import AUTO, DEFAULT, NONE, default_groups, defaults_list
 from placekit_core.run.detection import chosen_by, importer_of, known_files, names_file, shorthands
 from placekit_core.run.registry import LISTING, Registry
 
 FLAGS = ("-m", "--multirun", "--config-dir", "-cd", "--cfg", "--help", "-h")
 OVERRIDE = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w/\-.@:]*)=(?P<value>.*)", re.S)
+_YAML = (".yaml", ".yml")
+_BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^,])+""")
+_FOR_HYDRA = re.compile(r"(?:choice|glob|shuffle|sort|tag)\(|.*\$\{")  # a value that Hydra computes
 _NO_TEXT = re.compile(r"[\d.+\-]+|null|true|false", re.I)  # what Hydra takes for something else than a name
 
 
-def normalise(argv: list[str], registry: Registry, folders: Sequence[Path] = ()) -> list[str]:
+def normalise(argv: list[str], registry: Registry, folders: Sequence[Path] = (), sweep: bool = False) -> list[str]:
     """Options in the form that Hydra takes.
 
     `+group=x` and `group=x` both choose from a group, and any other option may be given without `+`: an option that does not
     exist is refused when the configuration is checked. A file names a program, as does the short form of an importer's
-    option (its `shorthand`); `cluster=FILE.yaml` names a machine, also beside presets, which come from `folders` first.
+    option (its `shorthand`); `cluster=FILE.yaml` names a machine, and so do words that a plugin reads, both also beside
+    presets, which come from `folders` first. In a `sweep`, commas separate machines.
     """
     groups, out = default_groups(), []
     for token in _with_importer(argv, registry):
@@ -34,13 +38,8 @@ def normalise(argv: list[str], registry: Registry, folders: Sequence[Path] = ())
                 continue
             raise ConfigError(f"{token!r} is not OPTION=VALUE", "`placekit run --help` lists the options")
         key, value = match["key"], match["value"]
-        if key == "cluster" and any(word.endswith((".yaml", ".yml")) for word in value.split(",")):
-            paths = [_cluster_file(word, registry, folders) for word in value.split(",")]
-            for i, path in enumerate(paths):  # a mistake in one ends a sweep here, and not in each of its jobs
-                load_cluster(path)
-                if path.stem in [p.stem for p in paths[:i]]:  # the folders of jobs have this name
-                    raise ConfigError(f"{value} has two machines called {path.stem!r}", "rename a file")
-            out += ["cluster=file", "++cluster.path=" + ",".join(quoted(str(p.resolve())) for p in paths)]
+        if key == "cluster" and (own := _own_machines(value, registry, folders, sweep)):
+            out += own
         elif key == "run_dir" and not value.startswith(("'", '"')):
             out.append(f"++run_dir={quoted(value)}")
         elif key in groups:
@@ -85,14 +84,70 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
     return [*(take(rest, "importer")[1] if importer else rest), *own, *no_workload]
 
 
+def _own_machines(value: str, registry: Registry, folders: Sequence[Path], sweep: bool) -> list[str]:
+    """The overrides for machines in files or in words, and presets beside them; empty for names alone, which Hydra finds.
+
+    Raises PlacekitError for a mistake in one machine, which ends a sweep here, and not in each of its jobs.
+    """
+    names = {choice.name for choice in registry.choices() if choice.group == "cluster"}
+    names |= {path.stem for folder in folders for path in (folder / "cluster").glob("*.yaml")}
+    given = [part.strip().strip("'\"") for part in _BETWEEN_COMMAS.findall(value)]
+    if _FOR_HYDRA.match(value) or names.issuperset(given):
+        return []
+    has_files = any(part.endswith(_YAML) for part in given)
+    machines, words = _machines(given if sweep or has_files else [value.strip("'\"")], names, registry)
+    if not words and not has_files:
+        return []
+    paths = {machine: _cluster_file(machine, registry, folders) for machine in machines if machine not in words}
+    for path in paths.values():
+        load_cluster(path)
+    stems = [paths[machine].stem for machine in machines if machine in paths]
+    if twins := [stem for stem in stems if stems.count(stem) > 1]:  # the folders of jobs have these names
+        raise ConfigError(f"{value} has two machines called {twins[0]!r}", "rename a file")
+    texts = [quoted(str(paths[machine].resolve()) if machine in paths else machine) for machine in machines]
+    return ["cluster=words" if words else "cluster=file", f"++cluster.{'words' if words else 'path'}={','.join(texts)}"]
+
+
+def _machines(given: Sequence[str], names: set[str], registry: Registry) -> tuple[list[str], set[str]]:
+    """The machines in parts between commas, and which of them are in words: `nvlink` belongs to the words before its comma.
+
+    Raises ClusterError for words that cannot be read.
+    """
+    machines, words = list[str](), set[str]()
+    for part in given:
+        if part in names or part.endswith(_YAML):
+            machines.append(part)
+            continue
+        joined = f"{machines[-1]}, {part}" if machines and machines[-1] not in names else part
+        if not _is_machine(part, registry) and _is_machine(joined, registry):
+            machines[-1] = part = joined
+        else:
+            machines.append(part)
+        words.add(part)
+    for i, machine in enumerate(machines):
+        if machine in words and not _is_machine(machine, registry):
+            words.remove(machine)
+            registry.machine(f"{machines[i - 1]}, {machine}" if i and machines[i - 1] in words else machine)  # raises
+    return machines, words
+
+
+def _is_machine(text: str, registry: Registry) -> bool:
+    """Whether `text` alone is a machine in words."""
+    try:
+        return registry.machine(text) is not None
+    except ClusterError:
+        return False
+
+
 def _cluster_file(word: str, registry: Registry, folders: Sequence[Path]) -> Path:
-    """The file of a machine in a list with files: a file, or the preset of this name. Raises PlacekitError."""
-    if word.endswith((".yaml", ".yml")):
+    """The file of a machine in a list: a file, or the preset of this name. Raises PlacekitError."""
+    if word.endswith(_YAML):
         return Path(word).expanduser()
     presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
     presets |= {path.stem: path for folder in reversed(folders) for path in (folder / "cluster").glob("*.yaml")}
     if word in (AUTO, DEFAULT):
-        raise ConfigError(f"cluster={word} beside a file", f"sweep over it without files; presets: {listed(presets)}")
+        hint = f"sweep over it without them; presets: {listed(presets)}"
+        raise ConfigError(f"cluster={word} beside a file or a machine in words", hint)
     if word not in presets:
         raise unknown("cluster", word, presets, ConfigError, LISTING)
     return presets[word]

@@ -68,7 +68,8 @@ def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
     folders, rest = preset_folders(argv)
     with translated(registry, folders):
         swept = swept_by_experiment(argv, registry)
-        overrides = normalise([a for a in rest if a not in FLAGS], registry, folders)
+        sweep = is_multirun(argv) or bool(swept)
+        overrides = normalise([a for a in rest if a not in FLAGS], registry, folders, sweep)
         with hydra.initialize_config_dir(str(conf_dir()), version_base="1.3"):
             loader: Any = GlobalHydra.instance().config_loader()
             path = loader.get_search_path()
@@ -134,9 +135,8 @@ def register(registry: Registry) -> None:
     plain = {k: v.model_dump(mode="json") if hasattr(v, "model_dump") else v for k, v in options.items()}
     store.store(name="run_options", node=plain, provider="placekit")
     for kind, name in (*registry.entries, *BUILT_IN):
-        node = OmegaConf.create(
-            {"name": name, "path": "???"} if (kind, name) == ("cluster", "file") else {"name": name}
-        )
+        own = {"file": {"path": "???"}, "words": {"words": "???"}}.get(name, {}) if kind == "cluster" else {}
+        node = OmegaConf.create({"name": name, **own})
         OmegaConf.set_struct(node, False)  # `assemble` refuses unknown options, with the known ones in its error
         store.store(group=kind, name=name, node=node, provider="placekit")
 
@@ -144,11 +144,12 @@ def register(registry: Registry) -> None:
 def job_name(task: Sequence[str], shared: Sequence[str]) -> str:
     """The name of a job of a sweep: the overrides in which it differs from other jobs, the policy first.
 
-    `shared` are the keys that all jobs share. A cluster file has the name that it would have as a preset. The name is a valid
-    folder name: no separators, quotes or `..`, not too long.
+    `shared` are the keys that all jobs share. A cluster file has the name that it would have as a preset, and a machine in words
+    these words. The name is a valid folder name: no separators, quotes or `..`, not too long.
     """
     own = [o for o in task if key_of(o) not in shared] or [o for o in task if key_of(o) not in ("run_dir", "log")]
-    own = [re.sub(r"^\+*cluster\.path=(?:.*[/\\])?'?([^/\\]+)\.ya?ml'?$", r"cluster=\1", o) for o in own]
+    own = [re.sub(r"^\+*cluster\.(?:path|words)=(?:.*[/\\])?'?([^/\\]+)\.ya?ml'?$", r"cluster=\1", o) for o in own]
+    own = [re.sub(r"^\+*cluster\.words=", "cluster=", o) for o in own]
     text = ",".join(sorted((o.lstrip("+") for o in own), key=lambda o: (key_of(o) != "policy", o)))
     name = re.sub(r"[^\w.,=+@\-]+", "_", text.replace("'", "").replace('"', "")).replace("..", "_") or "defaults"
     return name if len(name) <= 150 else f"{name[:130]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -187,6 +188,7 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
                 registry.get(group, name)  # raises, with the reason why the plugin is broken
         known = {c.name for c in registry.choices() if c.group == group} or set(e.options or ())
         known |= {path.stem for folder in folders for path in (folder / group).glob("*.yaml")}
+        known -= {"file", "words"} if group == "cluster" else set()  # which nobody writes
         error = registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), group)
         if group in ("hydra/launcher", "hydra/sweeper"):  # as Hydra's own plugins are called
             package = f"hydra-{name.partition('_')[0]}-{group.removeprefix('hydra/')}"

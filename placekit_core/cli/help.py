@@ -24,7 +24,7 @@ from placekit_core.run.request import SECTIONS
 _ABOUT = "Places a program on a machine. FILE is a program in a file; without one, `workload` or `importer` names the program."
 _EXAMPLES = {
     "placekit run +policy=NAME": "another method",
-    "placekit run FILE +cluster=v100x8": "a file, on another machine",
+    "placekit run FILE cluster=MACHINE": "a preset, FILE.yaml, or a machine in words",
     "placekit run -m policy=NAME,NAME seed=1,2,3": "a sweep: every combination",
     "placekit run resume=DIR": "continue a run or a sweep",
     "placekit run policy=NAME --help": "the options of a component or preset",
@@ -59,7 +59,7 @@ def _groups(registry: Registry) -> Iterator[str]:
     for choice in registry.choices():
         names.setdefault(choice.group, set()).add(choice.name)
     for group, default in default_groups().items():
-        others = sorted(names.get(group.partition("@")[0], set()) - {default, "file"})
+        others = sorted(names.get(group.partition("@")[0], set()) - {default, "file", "words"})
         yield wrapped(" ".join(others), " " * 6, f"  {group:13}  {'-' if default == 'null' else default:12}  ")
 
 

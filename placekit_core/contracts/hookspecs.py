@@ -300,6 +300,21 @@ def placekit_exports(problem: Problem, placement: Placement) -> Sequence[Export]
 
 
 @hookspec(firstresult=True)
+def placekit_machine(words: str) -> Cluster | None:
+    """Return the machine that `words` describe, as in `cluster="2x h100"`, or None to leave that to other plugins.
+
+    Called for a machine that is neither a preset nor a file. Runs record the whole machine, and show its name. Raises
+    ClusterError, with the words that exist, for words that it cannot read.
+
+    Example::
+
+        @hookimpl
+        def placekit_machine(words):
+            return load_cluster("ours.yaml") if words == "our server" else None
+    """
+
+
+@hookspec(firstresult=True)
 def placekit_this_computer() -> Cluster | None:
     """Return the computer that this process runs on, or None to leave that to other plugins; `cluster=auto` asks for it.
 

@@ -83,7 +83,7 @@ def place(
 
     Args:
         source, about: what to place; see `load_programs`.
-        cluster: a preset, a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
+        cluster: a preset, words (`2x h100`), a YAML file, its data, or a `Cluster`; `auto` is this computer. None: the default.
         policy: a policy, or a function `f(task, rng) -> Placement`; None: the default.
         budget, seed: evaluations, or a mapping with `evaluations`, `seconds`, `proxy_evaluations`; the random seed.
         grouper, trainer, backend, proxy: given as for `policy`; `trainer="auto"` is the policy's own.
@@ -394,15 +394,16 @@ def _cluster(spec: ClusterSpec, registry: Registry) -> dict[str, Any]:
         return {"name": spec}
     if isinstance(spec, str) and not spec.endswith((".yaml", ".yml")):
         presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
-        if spec not in presets:
-            raise unknown("cluster", spec, [AUTO, DEFAULT, *presets], ClusterError, LISTING)
         registry.check_choices({"cluster": spec})
-        spec = presets[spec]
+        found = presets.get(spec) or registry.machine(spec)
+        if found is None:
+            raise unknown("cluster", spec, [AUTO, DEFAULT, *presets], ClusterError, LISTING)
+        spec = found
     if isinstance(spec, str | Path):
         spec = load_cluster(spec)
     if not isinstance(spec, Cluster):
         if not isinstance(spec, Mapping):
-            raise ConfigError(f"cluster={spec!r}", "give a preset, a YAML file, its data, or a Cluster")
+            raise ConfigError(f"cluster={spec!r}", "give a preset, words, a YAML file, its data, or a Cluster")
         spec = Cluster.parse(dict(spec))
     return spec.model_dump(mode="json")
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from placekit_core.contracts.cluster import Cluster, load_cluster
 from placekit_core.contracts.costs import CostTable, roofline, with_measured
-from placekit_core.contracts.errors import ConfigError, explain
+from placekit_core.contracts.errors import ClusterError, ConfigError, explain, unknown
 from placekit_core.contracts.grouping import Grouping
 from placekit_core.contracts.interfaces import (
     Backend,
@@ -117,6 +117,8 @@ def assemble(request: Request, registry: Registry) -> Assembly:
             objects["programs"], data[section] = given, {"name": PYTHON}
         else:
             data[section] = given
+    if "cluster" in data:
+        data["cluster"] = _whole_machine(data["cluster"], registry)
     data["python_objects"] = tuple(k for k, v in objects.items() if not _is_installed(kind_of(k), v, registry))
     try:
         config = RunConfig.model_validate(data)
@@ -130,6 +132,17 @@ def assemble(request: Request, registry: Registry) -> Assembly:
     if config.parallel.get("name") != NONE:
         complete["parallel"] = {k: v for k, v in _complete(config, "parallel", registry).items() if k != INNER}
     return Assembly(config.model_copy(update=complete), registry, PythonObjects(**objects))
+
+
+def _whole_machine(given: Any, registry: Registry) -> Any:
+    """The section `cluster`; `cluster=words` becomes the machine that its words describe. Raises ClusterError."""
+    if not isinstance(given, Mapping) or set(given) != {"name", "words"}:
+        return given
+    words = str(given["words"])
+    found = load_cluster(words) if words.endswith((".yaml", ".yml")) else registry.machine(words)  # files: in sweeps
+    if found is None:
+        raise unknown("cluster", words, [], ClusterError)
+    return found.model_dump(mode="json")
 
 
 def _complete(config: RunConfig, section: str, registry: Registry) -> dict[str, Any]:

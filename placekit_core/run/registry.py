@@ -48,6 +48,7 @@ BUILT_IN = {
     ("cluster", DEFAULT): "the program's own machine, else what the backend finds, else a preset",
     ("cluster", AUTO): "the program's own machine, else what the backend finds, else this computer",
     ("cluster", "file"): "a machine of your own: cluster=FILE.yaml",
+    ("cluster", "words"): "a machine in words: cluster='MACHINE'",
 }
 """(group, name) and meaning of the choices that are neither components nor presets."""
 
@@ -221,6 +222,19 @@ class Registry:
                 "no plugin reads this computer, as cluster=auto asks",
                 "`pip install placekit` installs one that does; or name a cluster",
             )
+        return found
+
+    def machine(self, words: str) -> Cluster | None:
+        """The machine that `words` describe; None if no plugin reads words, or for one word that none knows: a misspelled name.
+
+        Raises ClusterError for several words that cannot be read.
+        """
+        try:
+            found: Cluster | None = self.manager.hook.placekit_machine(words=words)
+        except ClusterError:
+            if re.search(r"[\s+(]", words):
+                raise
+            return None
         return found
 
     def command(self, name: str) -> CommandEntry:

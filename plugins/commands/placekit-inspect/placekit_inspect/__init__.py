@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 
 
 @hookimpl
+def placekit_machine(words: str) -> Cluster:
+    """The machine of `cluster='rtx4090 + rtx3090'`."""
+    from placekit_inspect.described import in_words
+
+    return in_words(words)
+
+
+@hookimpl
 def placekit_this_computer() -> Cluster:
     """The machine of `cluster=auto`, read from nvidia-smi and Linux."""
     from placekit_inspect.computer_file import this_computer
@@ -42,7 +50,7 @@ COMMANDS = [
     ),
     (
         "cluster show",
-        "[NAME|FILE.yaml]",
+        "[NAME|FILE.yaml|WORDS]",
         "the machines that ship, or one of them in detail",
         "placekit_inspect.cluster_show:main",
         "look",

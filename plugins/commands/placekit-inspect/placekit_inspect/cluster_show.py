@@ -13,8 +13,9 @@ from placekit_core.contracts.units import count, mebibytes, seconds
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print the presets or, if a name is given, one machine."""
-    parser = Parser("cluster show", "The machines that ship; with a name, the devices, links and transfers of one.")
-    parser.add_argument("name", nargs="?", metavar="NAME|FILE.yaml", help="a preset, or a file of your own machine")
+    parser = Parser("cluster show", "The machines that ship; or the devices, links and transfers of one.")
+    how = "a preset, a file, or a machine in words and quotes"
+    parser.add_argument("name", nargs="?", metavar="NAME|FILE.yaml|WORDS", help=how)
     name = parser.read(argv).name
     presets = [(p.name, p.path) for p in registry.presets() if p.group == "cluster" and p.path]
     if name is None:
@@ -25,10 +26,12 @@ def main(argv: list[str], registry: Registry) -> int:
         table(["cluster", "description", "devices", "usable"], rows, left=2)
         return 0
     paths = dict(presets)
-    if name not in paths and not name.endswith((".yaml", ".yml")):
-        raise unknown("cluster", name, paths, ClusterError, "placekit cluster show")
+    named = name in paths or name.endswith((".yaml", ".yml"))
     registry.check_choices({"cluster": name})
-    show(load_cluster(paths.get(name, name)))
+    found = load_cluster(paths.get(name, name)) if named else registry.machine(name)
+    if found is None:
+        raise unknown("cluster", name, paths, ClusterError, "placekit cluster show")
+    show(found)
     return 0
 
 

@@ -24,3 +24,9 @@ def described_machine(machine: str | Path | Cluster, registry: Registry) -> Clus
             raise ClusterError("this computer is not described", "describe the machine: 'rtx4090 + 64GB ddr5-5600'")
         return found
     return Cluster.parse(parse_yaml(machine_file(text).encode()), text)
+
+
+def in_words(words: str) -> Cluster:
+    """The machine that `words` describe, named by them, so that tables of runs tell machines apart. Raises ClusterError."""
+    data = parse_yaml(machine_file(words).encode())
+    return Cluster.parse({**data, "name": " ".join(words.split())}, words)

@@ -25,6 +25,7 @@ _SIZE = re.compile(r"(?<![a-z\d.])([1-9]\d{0,4}) ?gi?b(?![a-z/])")
 _MEMORY = re.compile(
     r"(?:([1-9]\d?) ?x ?)?([1-9]\d{0,5}) ?gi?b(?: ?ddr([45])(?:[ -]?([1-9]\d{3,4})(?: ?x ?([1-9]\d?))?)?)?"
 )
+_FABRIC = re.compile(r"(?<=[\w)]) (nvlink|nvswitch)\b")  # after a device, without a comma
 _LINK = re.compile(r"(.+?)(?: ?x ?\d{1,4})?")
 _LIKE_DEVICE = re.compile(r"an? .*|\d+ ?x .*|.*\d ?gb\b.*|.*(?<!\d)\d{4}(?!\d).*")
 
@@ -55,7 +56,7 @@ class _Reader:
 
     def box(self, words: str) -> str:
         """Devices and memory with `+` between them, then links after commas, in whatever order `words` has them."""
-        parts = [[item.strip() for item in part.split("+")] for part in words.split(",")]
+        parts = [[item.strip() for item in part.split("+")] for part in _FABRIC.sub(r" + \1", words).split(",")]
         given = [item for part in parts for item in part if item not in _NOTHING]
         if not all(given):
             return words

@@ -261,6 +261,7 @@ def test_mistakes(text: str, said: str, hint: str) -> None:
         ("2 3090 ti", "2x rtx3090ti"),
         ("2x 4090, 64gb ddr4, pcie4 x8", "2x rtx4090 + 64gb ddr4-3200, pcie4 x8"),
         ("rtx3090 + rtx3090 + nvlink", "rtx3090 + rtx3090, nvlink"),
+        ("2x rtx3090 nvlink, pcie4 x8", "2x rtx3090, nvlink, pcie4 x8"),
         ("a100 80gb", "a100"),
         ("A100_40GB", "a100_40gb"),
         ("4060 ti 16gb", "rtx4060ti_16gb"),

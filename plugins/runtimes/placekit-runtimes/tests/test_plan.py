@@ -335,6 +335,21 @@ class TestTheCommand:
         assert "llama-server -m qwen3_moe-Q4_K_M.gguf -c 2048" in done.out
         assert re.search(r"no split of whole layers", done.out)
 
+    def test_more_words_for_the_machine(self, model: Any, placekit: Run) -> None:
+        words = ["--if", "+ rtx3060", "--if", "pcie3 x8"]
+        done = placekit("plan", model(DENSE), "rtx4090", "weights=q4_k_m", "runtime=llamacpp", *words, *self.OPTIONS)
+        assert done.code == 0
+        table = done.out[done.out.index("\nif ") :]
+        assert table.count("everything on rtx4090:0") == 2
+        assert table.count("nothing changes") == 2
+        refused = placekit("plan", model(DENSE), "p100x4", "weights=q4_k_m", "--if", "nvlink", *self.OPTIONS)
+        assert "describe the machine" in refused.err
+        done = placekit(
+            "plan", model(DENSE, num_hidden_layers=60), FAST, "weights=q8_0", "--if", f"+ {HOST}", *self.OPTIONS
+        )
+        assert done.code == 1
+        assert "it fits" in done.out
+
     def test_it_says_what_is_missing(self, model: Any, placekit: Run) -> None:
         done = placekit("plan", model(DENSE, num_hidden_layers=60), FAST, "weights=q8_0", *self.OPTIONS)
         assert done.code == 1
@@ -368,6 +383,7 @@ class TestTheCommand:
             (("--ctx", "32768"), "write context=32768"),
             (("--weights=q8_0",), "write weights=q8_0"),
             (("html=x.html",), "write --html x.html"),
+            (("if=nvlink",), "write --if nvlink"),
         ],
     )
     def test_flags_and_options(self, word: tuple[str, ...], hint: str, placekit: Run) -> None:

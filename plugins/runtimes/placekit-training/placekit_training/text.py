@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placekit_inspect.what_if import Recommended
+
+from placekit_core import PlacementError
 from placekit_core.cli.console import table, wrapped
 from placekit_training.plan import TrainingPlan
 from placekit_training.planner import Row
@@ -34,8 +37,22 @@ def _cells(plan: TrainingPlan, row: Row, used: Sequence[int]) -> list[str]:
     step_s = row.outcome.step_s
     each = [f"{x / 2**30:.1f}" if x else "0" for x in row.outcome.peak_bytes[used].tolist()]
     gain = "" if plan.one is None else f"{plan.one.step_s / step_s - 1:+.0%}"
-    rate = plan.batch / step_s
-    return [row.name, seconds(step_s), f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}", gain, compressed(each, "+")]
+    return [row.name, seconds(step_s), rate(plan.batch / step_s), gain, compressed(each, "+")]
+
+
+def recommended(plan: TrainingPlan) -> Recommended | None:
+    """The best strategy; None if nothing fits."""
+    try:
+        best = plan.best
+    except PlacementError:
+        return None
+    name = next(row.name for row in plan.rows if row.outcome is best)
+    return Recommended(name, [seconds(best.step_s), rate(plan.batch / best.step_s)], best.step_s)
+
+
+def rate(value: float) -> str:
+    """Rows per second."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def seconds(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -632,6 +633,16 @@ def test_the_command(target: str, placekit: Run) -> None:
     assert done.code == 0, done.err
     assert "replicas, shares by speed" in done.out
     assert "recommended: " in done.out
+
+
+@pytest.mark.slow
+def test_more_words_for_the_machine(target: str, placekit: Run) -> None:
+    done = placekit("plan", target, FAST, "batch=4", "arguments.layers=2", "--if", f"+ {FAST}", "--if", "pcie3 x8")
+    assert done.code == 0, done.err
+    rows = done.out[done.out.index("\nif ") :].splitlines()[2:]
+    assert re.search(r"\+\d+%$", rows[0])
+    assert rows[1].startswith("pcie3 x8")
+    assert rows[1].endswith("nothing changes")
 
 
 @pytest.mark.slow

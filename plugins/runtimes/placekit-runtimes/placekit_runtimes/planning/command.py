@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from placekit_inspect.what_if import changed_machine, show_changes
 from placekit_models.shape import shapes
 from placekit_training import command as training
 
@@ -19,7 +20,7 @@ from placekit_runtimes.planning.page import page
 from placekit_runtimes.planning.plan import plan
 from placekit_runtimes.planning.planned import Planned
 from placekit_runtimes.planning.question import SYNONYMS, PlanOptions
-from placekit_runtimes.planning.text import show
+from placekit_runtimes.planning.text import recommended, show
 
 EXAMPLE = "placekit plan Qwen3-14B 'rtx4090 + 64GB ddr5-5600' weights=q4_k_m"
 MACHINE = "in words and quotes ('rtx4090 + rtx3060 + 64GB ddr5-5600'), a preset or a YAML file; left out: this computer"
@@ -28,7 +29,7 @@ _OPTION = re.compile(r"([a-zA-Z_][\w.-]*)=(.*)", re.S)
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print a plan. Raises PlacementError if nothing fits."""
-    parser = Parser("plan", "", usage="placekit plan MODEL [MACHINE] [OPTION=VALUE ...] [--html FILE]")
+    parser = Parser("plan", "", usage="placekit plan MODEL [MACHINE] [OPTION=VALUE ...] [--if WORDS] [--html FILE]")
     parser.description = f"example:\n  {EXAMPLE}\n\n" + wrapped(
         "Prints which of your devices should run which part of a language model, how fast that is, and the command lines"
         " to paste. With FILE.py:FUNCTION batch=N, compares ways to run a training step (docs/training.md).", "")  # fmt: skip
@@ -37,6 +38,8 @@ def main(argv: list[str], registry: Registry) -> int:
     how = "a name (Qwen3-14B, qwen3:14b), a folder with config.json, or a GGUF file"
     parser.add_argument("words", metavar="MODEL", nargs="*", help=how)
     parser.add_argument("unused", metavar="MACHINE", nargs="*", help=MACHINE)
+    more = "also plan with more words for the machine: --if nvlink --if '+ rtx3060'"
+    parser.add_argument("--if", dest="changes", action="append", default=[], metavar="WORDS", help=more)
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write the plan as a page")
     parser.add_argument("--scripts", type=Path, metavar="DIR", help="for a training step: write a script for each row")
     arguments = parser.read(refuse_flags(argv))
@@ -55,13 +58,18 @@ def main(argv: list[str], registry: Registry) -> int:
             else f"{model} is a language model to run: it has no scripts",
             "leave out --html" if step else "leave out --scripts, or name a training step: train.py:make",
         )
+    changes = {words: changed_machine(machine, words, registry) for words in arguments.changes}
     if step:
         with announcing():
-            return training.main(model, machine, options, registry, arguments.scripts)
+            return training.main(model, machine, options, registry, arguments.scripts, changes)
     with announcing():
         found = plan(model, machine, registry=registry, **options)
     show_machine(machine, found)
     show(found)
+    if changes:
+        others = {words: plan(model, other, registry=registry, **options) for words, other in changes.items()}
+        changed = {words: recommended(other) for words, other in others.items()}
+        show_changes(["tokens/s", "answer"], recommended(found), changed)
     write_page(arguments.html, found)
     _ = found.best  # raises if nothing fits
     return 0
@@ -101,8 +109,8 @@ def refuse_flags(argv: list[str]) -> list[str]:
     """The arguments. Raises ConfigError for options that are written as flags, and for flags that are written as options."""
     for i, word in enumerate(argv):
         name, equals, value = word.partition("=")
-        if name == "html":
-            raise ConfigError("html is a flag, not an option", f"write --html {value or 'FILE'}")
+        if name in ("html", "if"):
+            raise ConfigError(f"{name} is a flag, not an option", f"write --{name} {value or '...'}")
         flag = name.lstrip("-").replace("-", "_")
         own = SYNONYMS.get(flag, flag)
         if word.startswith("-") and (own in PlanOptions.model_fields or own in ("model", "machine", "cluster")):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from placekit_inspect.what_if import Recommended
 
-from placekit_core import units
+from placekit_core import PlacementError, units
 from placekit_core.cli.console import table, wrapped
 from placekit_runtimes.planning.lines import lines
 from placekit_runtimes.planning.planned import Planned
@@ -41,6 +42,18 @@ def show(plan: Planned, after: Sequence[str] = ()) -> None:
         if row is not None:
             cost = slower(plan, row)
             print(f"\n{RUNNERS[runtime].title}{cost and f', {cost}'}:\n{lines(row, strategies.steps)}")
+
+
+def recommended(plan: Planned) -> Recommended | None:
+    """The best row, with its runtime if the plan has several; None if nothing fits."""
+    try:
+        row = plan.best
+    except PlacementError:
+        return None
+    answer_s = plan.answer_s(row)
+    runtime = f"{RUNNERS[row.runtime].title}: " if len(plan.strategies) > 1 else ""
+    speeds = [speed(plan.question.options.users / row.decode_s), seconds(answer_s)]
+    return Recommended(runtime + plan.verdict, speeds, answer_s)
 
 
 def slower(plan: Planned, row: Row) -> str:
