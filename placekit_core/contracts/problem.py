@@ -23,7 +23,7 @@ from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.units import mebibytes
 
 Scalar = TypeVar("Scalar", bound=np.generic)
-_machine: ContextVar[Cluster | None] = ContextVar("machine", default=None)  # that a run imports for
+_machine: ContextVar[Cluster | None] = ContextVar("machine", default=None)  # the machine of the run that imports
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +205,6 @@ def _refuse_larger(name: str, what: str, need: float, cluster: Cluster) -> None:
         raise ClusterError(
             f"{name!r} does not fit on {cluster.name!r}: {what} {mebibytes(need)}, all devices together have"
             f" {mebibytes(room)}{less}",
-            "use a cluster with more memory (that of its CPU counts, too), numbers of fewer bits, or a smaller model;"
-            " a cache of tokens takes less with less context or batch",
+            "use a cluster with more memory (host memory counts if the cluster has a CPU), numbers of fewer bits, or a smaller"
+            " model; for a language model also less context or a smaller batch",
         )

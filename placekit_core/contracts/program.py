@@ -37,7 +37,8 @@ class Executable(Protocol):
     def compile(
         self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
     ) -> Callable[..., dict[int, Any]]:
-        """`run(values, step=0)`, which runs kernels `ops`, in this order, on `device` (of the library; None: the CPU).
+        """Return `run(values, step=0)`, which runs the kernels `ops`, in this order, on `device` (of the library; None:
+        the CPU).
 
         `values` holds the tensors that the operations read but do not produce; for a tensor in `views`, the tensor or its
         base. `run` returns the tensors that the operations produce, without views. With `keep`, it returns only those in
@@ -76,9 +77,9 @@ class Executable(Protocol):
 
 
 class Deferred:
-    """An `Executable` whose program is imported when something of it is first used, for graphs that came from elsewhere.
+    """An `Executable` that imports its program at first use, for a graph that was made without it.
 
-    Its use raises ImporterError if `load` returns another graph.
+    Using it raises ImporterError if `load` returns another graph.
     """
 
     def __init__(self, load: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:

@@ -160,9 +160,9 @@ class Export:
 class ProgramSummary(Found):
     """What was found for one program.
 
-    `error_band`: how wrong such a simulated value is; null for measured ones, and on machines without hosts, which nobody has.
-    `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the problem.
-    `baselines`: standard placements of the same problem, for comparison.
+    `error_band`: how wrong a simulated value like this is; null for measured values, and on idealized machines without
+    hosts. `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the
+    problem. `baselines`: standard placements of the same problem, for comparison.
     """
 
     program: str
@@ -278,7 +278,8 @@ class ProgramResult:
 class Result:
     """What a run found; times in seconds, memory in bytes.
 
-    `problem`, `placement`, `measurements` and `schedule` are those of the only program; a family has them in `programs`.
+    With one program, `problem`, `placement`, `measurements` and `schedule` belong to it; a family has them in
+    `programs`.
 
     Attributes:
         summary: the numbers, with seed, budget, versions and configuration: the content of result.json.

@@ -64,7 +64,7 @@ class Session(ABC):
         return None
 
     def baselines(self) -> Sequence[Baseline]:
-        """Usual ways to run the program on this backend that no policy stands for, to compare results with."""
+        """Common ways to run the program on this backend that no policy provides, to compare results with."""
         return ()
 
     def kernel(self) -> Any:
@@ -171,7 +171,8 @@ class Evaluator(ABC):
     def prefer(self, placement: Placement, within: float) -> bool:
         """Make `placement` the best if it fits and is at most the share `within` slower than the best so far, if any.
 
-        For the end of a search that prefers a placement for another reason than its value. Returns whether it is the best now.
+        For a search that ends by choosing a placement for another reason than its value. Returns whether it is now the
+        best.
         """
 
     def note(self, text: str) -> None:
