@@ -188,15 +188,17 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
         known = {c.name for c in registry.choices() if c.group == group} or set(e.options or ())
         known |= {path.stem for folder in folders for path in (folder / group).glob("*.yaml")}
         error = registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), group)
-        if group in ("hydra/launcher", "hydra/sweeper"):  # as Hydra's own plugins are called
+        if group in ("hydra/launcher", "hydra/sweeper"):  # the name of Hydra's own packages
             package = f"hydra-{name.partition('_')[0]}-{group.removeprefix('hydra/')}"
             error = ConfigError(error.message, f"{error.hint}; is {package} installed?")
         raise error from None
     except (HydraException, OmegaConfBaseException) as e:
-        if "@experiment." in str(e):  # it overrides a group, which is looked for in a section of its name
+        if "@experiment." in str(e):  # it overrides a group, which Hydra then looks for in section `experiment`
             raise ConfigError(*_NO_PACKAGE) from None
         cause = f" ({_first_line(e.__cause__)})" if isinstance(e.__cause__, OmegaConfBaseException) else ""
-        sweep = "several values are a sweep: placekit run -m ...; else " if "Ambiguous value" in str(e) else ""
+        sweep = (
+            "for a sweep over several values use placekit run -m ...; otherwise " if "Ambiguous value" in str(e) else ""
+        )
         raise ConfigError(_first_line(e) + cause, f"{sweep}quote a value that has brackets, commas or spaces") from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None

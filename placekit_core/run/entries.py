@@ -128,7 +128,7 @@ class Broken:
         return getattr(self.cause, "hint", "") or f"correct it, or reinstall or remove {self.distribution}"
 
     def may_have(self, name: str) -> bool:
-        """Guess whether `name` is one of its components: nobody could ask the plugin."""
+        """Guess whether `name` is one of its components; a broken plugin cannot list them."""
         names = {self.plugin, self.distribution.removeprefix("placekit-")}
         return name.replace("_", "-") in {n.replace("_", "-") for n in names}
 
@@ -147,7 +147,7 @@ class Package:
         """Its folders, or the file of a single module. Finds them without importing the package."""
         try:
             spec = importlib.util.find_spec(self.module) if self.module else None
-        except ValueError:  # a module that a test made by hand
+        except ValueError:  # a module that a test built by hand
             spec = None
         folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
         return folders or ([Path(spec.origin)] if spec and spec.origin else [])

@@ -27,7 +27,8 @@ DOUBTS = {
     "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.sendmsg", "sqlite3.connect",
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn",
 }  # fmt: skip
-"""Audit events (docs.python.org/3/library/audit_events.html) after which an import may depend on what is not seen."""
+"""Audit events (docs.python.org/3/library/audit_events.html) after which an import may depend on something that is not
+tracked."""
 UNSEEN = (
     "cv2",
     "h5py",
@@ -42,7 +43,7 @@ UNSEEN = (
 )
 """Libraries whose compiled code opens files that a user's code names, without asking Python first whether they exist."""
 _METADATA = "-info"  # ending of the folders of installed distributions
-# these tell of the computer, which is part of a kept import's key; /dev/shm has files like any other folder
+# these describe the computer, which is part of a kept import's key; /dev/shm has files like any other folder
 _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm/))/")
 _stat, _lstat, _readlink = os.stat, os.lstat, os.readlink  # `Watch` replaces them for a while
 
