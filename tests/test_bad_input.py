@@ -196,7 +196,7 @@ def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, t
     outcome = placekit("run", *FAST, f"cluster={cluster_file(tmp_path, shrink)}", "run_dir=out", "policy=annealing")
     fails(outcome, "no placement of 'mlp' that fits", "the closest needs", "larger budget")
     alone = placekit("run", *FAST, "cluster=mine.yaml", "run_dir=alone", "policy=single_gpu")
-    fails(alone, "was found in 1 evaluation;", "take another policy")
+    fails(alone, "was found in 1 evaluation;", "use another policy")
     assert "budget" not in alone.err, "one evaluation is all that it makes"
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["fits"], result["value_s"], result["gap"]) == (False, None, None)

@@ -355,5 +355,5 @@ def why_nothing_fits(searches: Sequence[OpenProgram], unit: str) -> tuple[str, s
     found = f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}"
     if notes:  # the policy says more, perhaps that no other finds one either
         return found, "; ".join([*notes, known or "use a cluster with more memory"])
-    more = "give it a larger budget, " if e.progress >= 1 else "take "
+    more = "give it a larger budget, " if e.progress >= 1 else "use "
     return found, known or f"{more}another policy, or a cluster with more memory"

@@ -95,7 +95,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         self._last_outputs = None
 
     def prepared(self, problem: Problem) -> Prepared:
-        """What the episodes need of the problem, prepared once and kept."""
+        """The inputs of the problem's episodes, prepared once and kept."""
         found = self._ready.get(problem.fingerprint)
         if found is None:
             while len(self._ready) >= _HELD:

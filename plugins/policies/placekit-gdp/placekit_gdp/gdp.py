@@ -61,7 +61,7 @@ class GDP(TorchPolicy, ReportsKL):
         o = self.options
         if o.hidden % o.heads:
             raise PlacekitError(
-                f"policy.hidden={o.hidden} is no multiple of policy.heads={o.heads}", "change one of the two"
+                f"policy.hidden={o.hidden} is not a multiple of policy.heads={o.heads}", "change one of the two"
             )
         return Network(o, o.max_devices or max(p.cluster.size for p in problems))
 

@@ -35,7 +35,7 @@ class Stepwise(PolicyGradient):
         if rollouts.start is None:
             raise PlacekitError(
                 f"trainer {self.name!r} needs a policy whose episodes improve a placement step by step",
-                "take another trainer, or policy=placeto",
+                "use another trainer, or policy=placeto",
             )
         assert isinstance(rewards, StepAdvantages)
         active = rollouts.group >= 0

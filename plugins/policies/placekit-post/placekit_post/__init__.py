@@ -50,7 +50,7 @@ class PostOptions(Options):
     @model_validator(mode="after")
     def _whole_batches(self) -> PostOptions:
         if self.window % self.batch:
-            raise ValueError(f"window={self.window} is no multiple of batch={self.batch}")
+            raise ValueError(f"window={self.window} is not a multiple of batch={self.batch}")
         return self
 
 

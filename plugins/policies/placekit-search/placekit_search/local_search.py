@@ -37,7 +37,7 @@ FIRST = 16  # evaluations in the first loop, when their time is not known yet
 
 
 class SearchContext:
-    """What all chains of a task share: the compiled evaluation, the graph, and how often each kind of move is made."""
+    """The parts that all chains of a task share: the compiled evaluation, the graph, and how often each kind of move is made."""
 
     def __init__(self, task: Task, share: Mapping[str, float]) -> None:
         self.task = task

@@ -61,7 +61,7 @@ class PortfolioOptions(Options):
         0.05,
         ge=0,
         description="on a simulated machine with hosts: a placement on fewer devices is the result if its value is at most this"
-        " share higher, or no more than predictions of this kind are wrong (`placekit accuracy`); 0: off",
+        " share higher, or within the error of such predictions (`placekit accuracy`); 0: off",
     )
     threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")
 

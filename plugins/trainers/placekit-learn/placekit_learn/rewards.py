@@ -50,7 +50,7 @@ class RewardFunction:
         self.worst_s = max(self.worst_s or 0.0, float(value_s.max()))
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs."""
+        """The state that `restore` takes."""
         return {"scale_s": self.scale_s, "worst_s": self.worst_s}
 
     def restore(self, state: Mapping[str, Any]) -> None:
