@@ -63,7 +63,7 @@ def compose_all(argv: list[str], registry: Registry) -> DictConfig:
 
 @contextmanager
 def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
-    """Initialise Hydra with all presets, and yield the overrides of `argv` in Hydra's form. Hydra's errors become our own."""
+    """Initialize Hydra with all presets, and yield the overrides of `argv` in Hydra's form. Hydra's errors become our own."""
     register(registry)
     folders, rest = preset_folders(argv)
     with translated(registry, folders):
@@ -181,7 +181,7 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
     except MissingConfigException as e:
         group, _, name = str(e.missing_cfg_file).rpartition("/")
         if group.startswith("cluster/"):
-            raise ConfigError(f"{group[8:]}/{name} is no cluster file", "their names end in .yaml or .yml") from None
+            raise ConfigError(f"{group[8:]}/{name} is not a cluster file", "their names end in .yaml or .yml") from None
         for b in registry.broken:
             if b.may_have(name):
                 registry.get(group, name)  # raises, with the reason why the plugin is broken

@@ -64,7 +64,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def others(word: str = "") -> list[EntryPoint]:
-    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
+    """Additions to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
     groups = [g for g in entry_points().groups if g.startswith(f"{GROUP}.")]
     found = [p for g in groups for p in entry_points(group=g)]
     return sorted(

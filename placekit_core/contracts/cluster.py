@@ -85,7 +85,7 @@ class Efficiency(_Model):
 
 
 class DeviceKind(_Model):
-    """What devices of one kind can do. Rates are peaks; `costs.py` holds the fractions that operations reach.
+    """The properties of one kind of device. Rates are peaks; `costs.py` holds the fractions that operations reach.
 
     Placements may use `usable_bytes`: the memory without `reserve_bytes` (the driver, the CUDA context, other
     programs), less the fraction `headroom` of the remainder (lost to fragmentation in the allocator).
@@ -492,8 +492,8 @@ def _widest_shortest(
 ) -> dict[str, list[int]]:
     """Channels on the path to every node: fewest links, then the highest bandwidth of the slowest link.
 
-    A path extends the best path to the node before it. Of equal paths, the first in the order of the node names wins,
-    compared from the source on.
+    A path extends the best path to the node before it. Among equal paths, the first in the order of node names wins, compared
+    from the source on.
     """
     best: dict[str, list[int]] = {}
     queue: list[tuple[int, float, list[str], list[int]]] = [(0, -np.inf, [source], [])]

@@ -1,4 +1,4 @@
-"""What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
+"""The costs of operations and transfers, in seconds: a roofline by default, measured figures where there are any.
 
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
 arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. A graph may have a column `launches`: how

@@ -1,7 +1,7 @@
 """The dataflow graph: immutable, one column per property. Every importer makes one, from a network or from a file.
 
 An operation reads tensors and writes tensors; an edge says that an operation reads a tensor. Sources (parameters,
-inputs, optimiser state) are operations too: they launch nothing (`kernel` is False), and their bytes are persistent.
+inputs, optimizer state) are operations too: they launch nothing (`kernel` is False), and their bytes are persistent.
 
     w (source) ──t0──▶ matmul ──t2──▶ relu          n = 4 operations, t = 4 tensors, e = 3 edges
     x (source) ──t1──▶    ▲
@@ -100,7 +100,7 @@ class Graph:
         allowed: device types that may run it, joined by `|` (`cpu`, `cpu|gpu`); `` means any.
         tensor_producer: [t] operation that writes the tensor, ascending.
         tensor_bytes: [t] bytes that a transfer of it moves.
-        tensor_storage: [t] tensor that owns its memory: itself, or the one that it is a view of or writes over in place.
+        tensor_storage: [t] tensor that owns its memory: itself, or the tensor that it views or overwrites in place.
         shape_ptr, shape_dim: shapes of the tensors in compressed rows; see `shape`.
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
         columns: extra columns with n rows, saved with the graph.

@@ -1,7 +1,7 @@
 """The hooks: functions of a plugin, marked with `@hookimpl`, that add components, commands and loggers to placekit.
 
 The hooks that return components and commands are called whenever plugins are listed, so their module must import nothing heavy.
-What the components must do is in the abstract base classes of interfaces.py.
+The abstract base classes in interfaces.py say what components must do.
 """
 
 # mypy: disable-error-code="empty-body"

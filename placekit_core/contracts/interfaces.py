@@ -138,13 +138,13 @@ class Rollouts:
 class LearnablePolicy(Policy):
     """A policy with parameters. It never evaluates: its trainer does, and passes it the weights for its gradients.
 
-    Its options derive from `LearnableOptions`. What only some trainers need are abilities, classes that a policy subclasses
-    besides this one: `RecomputesLogProb`, `ReportsKL`, `EstimatesReturns`, `Imitates`, `Teaches`, `ExploresNear`.
+    Its options derive from `LearnableOptions`. Some trainers need abilities, classes that a policy subclasses in addition to this
+    one: `RecomputesLogProb`, `ReportsKL`, `EstimatesReturns`, `Imitates`, `Teaches`, `ExploresNear`.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearnableOptions
     free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads", "rollouts")
-    """Options that may differ from those that the parameters of `checkpoint` were trained with."""
+    """Options that may differ from those with which `checkpoint` was trained."""
 
     @abstractmethod
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
@@ -182,7 +182,7 @@ class LearnablePolicy(Policy):
         """Replace the parameters. Raises PlacekitError that names a parameter that is missing or has another shape."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement of one episode without exploration. With option `rollouts`, drawn ones are evaluated before it."""
+        """The placement of one episode without exploration. With option `rollouts`, drawn placements are evaluated first."""
         device, priority = self.rollout(task.problem, 1, rng).placements.one(0)
         if (drawn := int(min(self.options.rollouts, task.evaluate.remaining)) - 1) > 0:
             task.evaluate(self.rollout(task.problem, drawn, rng, explore=1.0).placements)
@@ -291,7 +291,7 @@ class Trainer(Plugin):
     ) -> None:
         """Train `policy` on all `tasks` until an evaluator ends it by BudgetExhausted; never return earlier.
 
-        Call `checkpoint` with the trainer's state at points where everything (policy, optimiser, generators, baselines,
+        Call `checkpoint` with the trainer's state at points where everything (policy, optimizer, generators, baselines,
         evaluators) is consistent; the run adds the states of policy, generators and evaluators.
         """
 
@@ -300,7 +300,7 @@ class Backend(Plugin):
     """Evaluates placements: by simulation, or by running the program."""
 
     objective: str = "makespan"
-    """What is minimised; it may depend on the options. Any name is fine, such as `energy`.
+    """The quantity to minimize; it may depend on the options. Any name is fine, such as `energy`.
 
     Known to placekit: `makespan`, one step from its beginning to its end; `max_load`, the busiest device of a pipeline;
     `blocking_latency`, one sample through blocking calls; `step`, a step of several micro-batches; `throughput`, one

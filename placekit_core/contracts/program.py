@@ -1,4 +1,4 @@
-"""What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
+"""A program as an importer returns it: a graph and, if the source has them, costs, a machine, and a way to execute it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Executable(Protocol):
         ...
 
     def initial(self, seed: int | None = None) -> dict[int, Any]:
-        """Values of all sources (parameters, buffers, optimiser state, example inputs), without views, as fresh copies.
+        """Values of all sources (parameters, buffers, optimizer state, example inputs), without views, as fresh copies.
 
         With `seed` None, the seed of the importer's options.
         """
@@ -49,7 +49,7 @@ class Executable(Protocol):
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Each tensor that is a view, with its base (which is no view itself)."""
+        """Each view, by its tensor, with the tensor of its base (never a view itself)."""
         ...
 
     def view(self, tensor: int) -> Callable[[Any], Any]:
@@ -100,7 +100,7 @@ class Deferred:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
+    """A program as an importer returns it: a graph and, if the source has them, costs, a machine, and a way to execute it."""
 
     graph: Graph
     costs: CostTable | None = None

@@ -20,7 +20,7 @@ from placekit_core.contracts.units import format_value, percent
 
 
 class Found(FileModel):
-    """What a search found. Times in seconds, memory in bytes; null where there is no value.
+    """The results of a search. Times in seconds, memory in bytes; null where there is no value.
 
     `value_s`, `bound_s` and `spread_s` are in `unit`, seconds for most objectives.
 
@@ -87,7 +87,7 @@ def compared(value_s: float, base_s: float, spread_s: float | None = None, unit:
 
 
 class Baseline(FileModel):
-    """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
+    """The result of another policy for the same problem, on the same backend. Times in seconds, memory in bytes.
 
     `value_s`: null if the placement does not fit. `device`: the only device that runs kernels; empty if several do.
     `note`: the policy's notes. `own_remeasured_s`: on backends that measure, the value of the run's own placement, measured again
@@ -158,11 +158,11 @@ class Export:
 
 
 class ProgramSummary(Found):
-    """What was found for one program.
+    """The results for one program, as in result.json.
 
-    `error_band`: how wrong a simulated value like this is; null for measured values, and on idealized machines without
-    hosts. `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the
-    problem. `baselines`: standard placements of the same problem, for comparison.
+    `error_band`: how wrong a simulated value like this is; null for measured values, and on idealized machines without hosts.
+    `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the problem.
+    `baselines`: standard placements of the same problem, for comparison.
     """
 
     program: str
@@ -253,7 +253,7 @@ class Summary(Found):
 
 @dataclass(frozen=True, eq=False)
 class ProgramResult:
-    """What was found for one program.
+    """The results for one program, as objects.
 
     Attributes:
         summary: the numbers, as in result.json.
@@ -276,7 +276,7 @@ class ProgramResult:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run found; times in seconds, memory in bytes.
+    """The result of a run; times in seconds, memory in bytes.
 
     With one program, `problem`, `placement`, `measurements` and `schedule` belong to it; a family has them in
     `programs`.

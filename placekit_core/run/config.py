@@ -125,7 +125,7 @@ class RunConfig(_Section):
 
     @property
     def without_effect(self) -> Any:
-        """What to exclude from a dump to leave the options that decide the result; see `ImporterOptions` for `cache`."""
+        """The options that do not change the result, as pydantic's `exclude`; see `ImporterOptions` for `cache`."""
         keeps = isinstance(self.importer.get("cache"), bool)  # another importer may have an option of this name
         return dict.fromkeys(CHANGES_NO_RESULT, True) | ({"importer": {"cache": True}} if keeps else {})
 

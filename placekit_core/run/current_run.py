@@ -31,10 +31,10 @@ class Observer:
     """Receives the progress of a run, as the command line does to show it. Override any of the methods."""
 
     def stage(self, text: str) -> None:
-        """Something that takes a while begins."""
+        """A stage that takes a while begins."""
 
     def say(self, text: str) -> None:
-        """A fact about what is placed."""
+        """A fact about the programs."""
 
     def progress(self, text: str, share: float | None) -> None:
         """A component reports how far it is; see `report_progress`."""

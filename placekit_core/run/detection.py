@@ -39,7 +39,7 @@ def shorthands(registry: Registry) -> dict[str, list[ImporterComponent]]:
 
 
 def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | None:
-    """The importer whose first shorthand is one of `keys`, as `model` is; None without one. Raises ConfigError for several."""
+    """The importer whose first shorthand, such as `model`, is one of `keys`; None without one. Raises ConfigError for several."""
     found = [(k, c) for k, owners in shorthands(registry).items() if k in keys for c in owners if c.shorthand[0] == k]
     if len(found) > 1:
         named = " and ".join(f"{key} is importer {component.name}'s" for key, component in found)

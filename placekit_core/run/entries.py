@@ -124,7 +124,7 @@ class Broken:
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How the user can correct it."""
         return getattr(self.cause, "hint", "") or f"correct it, or reinstall or remove {self.distribution}"
 
     def may_have(self, name: str) -> bool:
@@ -170,7 +170,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Choice:
-    """What `GROUP=NAME` chooses: a component, or a preset in a `conf` folder."""
+    """A choice `GROUP=NAME`: a component, or a preset in a `conf` folder."""
 
     group: str
     name: str

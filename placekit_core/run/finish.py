@@ -201,7 +201,7 @@ def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:
 
 
 def kept_elsewhere(programs: Sequence[OpenProgram]) -> str:
-    """Write the best placements to a new temporary folder, as the run directory cannot be written. Returns a note."""
+    """Write the best placements to a new temporary folder, because the run directory cannot be written. Returns a note."""
     found = [(p, p.evaluate.best) for p in programs if p.evaluate.best is not None]
     if not found:
         return ""

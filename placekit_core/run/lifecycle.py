@@ -77,7 +77,7 @@ def facts(registry: Registry) -> dict[str, Fact]:
 
 
 def result_methods(registry: Registry) -> dict[str, Callable[..., Any]]:
-    """What plugins add to results, by name."""
+    """The methods that plugins add to results, by name."""
     found: dict[str, Callable[..., Any]] = {}
     hooks = registry.manager.hook.placekit_result_methods.get_hookimpls()
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):

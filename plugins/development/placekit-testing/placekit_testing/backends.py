@@ -95,7 +95,7 @@ class BackendContract(Contract):
 
     @in_short
     def check_measurements(self, make: Make) -> None:
-        """Each placement has a finite value or an error, peaks, and `fits` if its peaks are within the memory; empty batches work."""
+        """Each placement has a finite value or an error, peaks, and `fits` if its peaks allow it; empty batches work."""
         for problem, session in self._sessions(make):
             for placements in (
                 seeded_placements(problem, 8),

@@ -1,4 +1,4 @@
-"""Assigns gradients, parameters, optimiser state and updates to groups of forward operations: they follow these."""
+"""Assigns gradients, parameters, optimizer state and updates to groups of forward operations: they follow these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognises the repeated layers of a network, such as `model.layers.0`, `model.layers.1`, ..."""
+"""Recognizes the repeated layers of a network, such as `model.layers.0`, `model.layers.1`, ..."""
 
 from __future__ import annotations
 

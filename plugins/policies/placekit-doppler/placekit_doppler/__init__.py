@@ -94,7 +94,7 @@ class ThreeStageOptions(PolicyGradientOptions):
         True,
         description="the first evaluations are list schedules by every rule, and single devices; one where they are measured",
     )
-    epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
+    epochs: int = Field(3, ge=1, description="steps of the optimizer on each batch; 1: REINFORCE")
     clip: float | None = Field(
         0.2,
         gt=0,
@@ -105,7 +105,7 @@ class ThreeStageOptions(PolicyGradientOptions):
         "scaled",
         description="reward of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
-    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimizer")
     learning_rate_end: float | None = Field(
         1e-7, ge=0, description="step size at the end of the budget; null: the same"
     )

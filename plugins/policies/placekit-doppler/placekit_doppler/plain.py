@@ -108,7 +108,7 @@ class State:
     def devices(self, op: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """[D] whether a candidate may go to each device, and [D, FEATURES] the features of the devices (D.2).
 
-        Each feature is standardised over the devices where the operation may go, so that its unit cancels out; elsewhere it is 0.
+        Each feature is standardized over the devices where the operation may go, so that its unit cancels out; elsewhere it is 0.
         """
         graph, s, each = self.problem.graph, self.scheduler, np.arange(self.problem.cluster.size)
         start_s = s.earliest_start(op)

@@ -71,7 +71,7 @@ class GDP(TorchPolicy, ReportsKL):
         self._output: tuple[str, int, Tensor] | None = None
 
     def inputs(self, problem: Problem) -> Inputs:
-        """What the network sees of a problem. Raises PlacekitError if it has more devices than there is room for."""
+        """The network's input for a problem. Raises PlacekitError if it has more devices than there is room for."""
         room = self.module.devices
         if problem.cluster.size > room:
             raise PlacekitError(

@@ -1,4 +1,4 @@
-"""Recognises the structures of networks that expert placements refer to, from the modules of a graph's operations.
+"""Recognizes the structures of networks that expert placements refer to, from the modules of a graph's operations.
 
 All functions look at the kernels of the forward phase: their modules (column `module`), their call index in this module and in
 the modules around it (`call_path`, or `call`), and the tensors that they read.

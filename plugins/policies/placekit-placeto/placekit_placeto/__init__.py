@@ -93,7 +93,7 @@ class StepwiseOptions(LearningOptions):
         description="worth of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's advantages")
-    learning_rate: float = Field(6e-3, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(6e-3, gt=0, description="step size of the optimizer")
     learning_rate_end: float | None = Field(
         6e-4, ge=0, description="step size at the end of the budget; null: the same"
     )

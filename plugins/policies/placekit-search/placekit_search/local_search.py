@@ -208,5 +208,5 @@ def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64],
 
 
 def penalised(value_s: Any, over: Any, price_s: Any) -> Any:
-    """The seconds that searches minimise until a placement fits. `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
+    """The seconds that searches minimize until a placement fits. `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
     return value_s + price_s * over

@@ -61,7 +61,7 @@ class HierarchicalOptions(NetworkOptions):
         3.0,
         ge=0,
         description="spread of the grouper's first logits over the places, as a multiple of sqrt(2 ln groups);"
-        " 0, or without octaves: torch's own initialisation",
+        " 0, or without octaves: torch's own initialization",
     )
 
 

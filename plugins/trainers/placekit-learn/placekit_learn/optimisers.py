@@ -1,4 +1,4 @@
-"""Optimisers on dicts of numpy arrays. They ascend: a step is to be added to the parameters."""
+"""Optimizers on dicts of numpy arrays. They ascend: a step is to be added to the parameters."""
 
 from __future__ import annotations
 

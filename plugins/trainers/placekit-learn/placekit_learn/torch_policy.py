@@ -65,7 +65,7 @@ class TorchParameters(LearnablePolicy):
 
     @abstractmethod
     def network(self, problems: Sequence[Problem]) -> nn.Module:
-        """The module, of the size that these problems need, initialised.
+        """The module, of the size that these problems need, initialized.
 
         torch's default generator is seeded while this runs.
         """
@@ -222,7 +222,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
         if "log_p" not in rollouts.extra:
             raise PlacekitError(
                 f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence",
-                "leave out trainer.kl_target, which penalises the divergence",
+                "leave out trainer.kl_target, which penalizes the divergence",
             )
         new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
         impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number

@@ -68,7 +68,7 @@ class ChainProgram:
         )
 
     def bound_s(self, prices: ChainPrices) -> float:
-        """What the prices prove, seconds: the formula of `makespan.chain_bound`."""
+        """The bound that the prices prove, seconds: the formula of `makespan.chain_bound`."""
         cost = self.persistent_bytes[:, None] * prices.memory
         at_home = np.where(self.allowed, cost, np.inf)[self.source]
         copied = at_home.min(axis=1, keepdims=True) + self.copy_s * prices.copies
