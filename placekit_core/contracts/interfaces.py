@@ -302,9 +302,14 @@ class Backend(Plugin):
     objective: str = "makespan"
     """The quantity to minimize; it may depend on the options. Any name is fine, such as `energy`.
 
-    Known to placekit: `makespan`, one step from its beginning to its end; `max_load`, the busiest device of a pipeline;
-    `blocking_latency`, one sample through blocking calls; `step`, a step of several micro-batches; `throughput`, one
-    micro-batch of a pipeline in its steady state; `token`, one micro-batch through all stages (docs/pipelines.md).
+    placekit knows these (docs/pipelines.md):
+
+    - `makespan`: one step from its beginning to its end
+    - `max_load`: the busiest device of a pipeline
+    - `blocking_latency`: one sample through blocking calls
+    - `step`: a step of several micro-batches
+    - `throughput`: one micro-batch of a pipeline in its steady state
+    - `token`: one micro-batch through all stages
     """
     unit: str = "s"
     """The unit of its values: `s`, or the unit of an objective other than time, such as `J` or `$`.

@@ -1,9 +1,9 @@
 """Keeps the graphs that importers make, so that a second `placekit run` of a program needs neither torch nor its tracing.
 
-A kept graph is found by what is known before an import (`_key`), and used only if nothing that Python code read during the
-import has changed (watch.py): the modules and shared libraries of the process, the files that were opened or asked for, absent
-ones too, and the names in folders that were listed or searched for modules. In case of doubt, nothing is kept. Importers take
-part by options of class `ImporterOptions`.
+A kept graph is found by a key that is known before an import (`_key`). It is used only if nothing that Python code read during
+the import has changed (watch.py). This covers the modules and shared libraries of the process, the files that were opened or
+asked for, even absent ones, and the names in folders that were listed or searched for modules. In case of doubt, nothing is kept.
+Importers take part by options of class `ImporterOptions`.
 
 Only a command keeps an import, and only its first one. In other processes, the user's code may have changed something that the
 import depends on, such as the default type of torch.

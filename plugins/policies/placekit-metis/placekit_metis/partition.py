@@ -22,9 +22,9 @@ from placekit_metis import MetisOptions
 class Metis(Partitioning):
     """The graph of groups in as many parts as there are GPUs, part i on GPU i (baseline of Post, §4).
 
-    Vertices weigh the seconds of the groups, edges the bytes that they exchange, and a part's share of the work is its GPU's
-    share of the total speed. Building it raises NotApplicable if there is no pymetis; placing raises NotApplicable if the
-    machine has no GPU.
+    The weight of a vertex is the seconds of a group, the weight of an edge the bytes that two groups exchange, and a part's share
+    of the work is its GPU's share of the total speed. Building it raises NotApplicable if there is no pymetis; placing raises
+    NotApplicable if the machine has no GPU.
     """
 
     name = "metis"

@@ -38,8 +38,8 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
     """Iterative placement improvement (section 2.1): an episode visits each group, and chooses a new device for it.
 
     The network (`paper.py`, section 2.2, or `per_device.py`) sees the groups with their present devices. Any `explore`
-    above 0 draws devices from the softmax, and orders and starts at random if the options say so. 0 takes the likeliest
-    devices; a random order or start is then always the same, that of `order_seed`.
+    above 0 draws devices from the softmax, and draws orders and starts if the options say so. 0 takes the likeliest devices, and
+    always the same order and start, from `order_seed`.
     """
 
     name = "placeto"

@@ -27,10 +27,10 @@ class PPO(PolicyGradient):
 
     If the policy has a value function (`EstimatesReturns`), advantages are estimated for each decision, and every step of the
     optimizer also lowers the values' squared errors (Eq. 9). The reward comes with the last decision of an episode: the
-    advantage of its placement over the baseline. So without a discount a value is the mean of that advantage over the ways
-    in which an episode can end from there, and a decision is credited by how much that mean changes from before the
-    decision to after it (`gae_lambda=0`), to the episode's end (1), or to between the two. Noise of earlier decisions, which
-    all decisions share without values, drops out.
+    advantage of its placement over the baseline. So without a discount, a value is the mean of that advantage over all ways in
+    which the episode can go on. A decision is credited with the change of that mean from before the decision to after it
+    (`gae_lambda=0`), to the episode's end (1), or to between the two. Without values, all decisions share the noise of earlier
+    ones; with them, it drops out.
 
     Attributes:
         beta: present weight of the KL penalty.

@@ -98,9 +98,9 @@ def launch_bound(problem: Problem) -> float:
 def group_bound(problem: Problem) -> float:
     """The longest group on its fastest device, or the k + 1 shortest of the k D + 1 longest groups, for the best k.
 
-    Proof: all operations of a group run on one allowed device d, whose s streams give at most s T seconds in time T; so
-    T >= (seconds of the group on d) / s, which is at least its least value v over the devices. Of k D + 1 groups, k + 1 are
-    on one of the D devices; so T is at least the sum of their v, which is at least the sum of the k + 1 least.
+    Proof: all operations of a group run on one allowed device d, whose s streams give at most s T seconds in time T. So
+    T >= (seconds of the group on d) / s >= v, the least such value over the devices. Of k D + 1 groups, at least k + 1 are on
+    one device, so T is at least the sum of their v, and at least the sum of the k + 1 least v.
     """
     per_device = np.where(problem.allowed, problem.group_s / problem.cluster.streams, np.inf)
     return packing(per_device.min(axis=1), problem.cluster.size) if problem.g else 0.0
@@ -255,10 +255,11 @@ def chain_bound(relaxation: Relaxation) -> float:
     A long path is cut into blocks (`blocks.Blocks`), with the operations that may run at the same time as a part of it. All
     operations of a block end before any of the next one starts. So T is at least the sum of the times T_b of the blocks.
 
-    - *Rows.* T_b is at least the seconds of the path in block b; the seconds of all operations of one group in it, over the
-      streams of the group's device; and for each kind, the seconds of all operations in it on this kind, over its streams.
-      Let a_rgk be what group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum to x or less in
-      each block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
+    - *Rows.* T_b is at least each of these sums: the seconds of the path in block b; for each group, the seconds of its
+    operations
+      in the block over the streams of its device; for each kind, the seconds of all operations on it over its streams. Let a_rgk
+      be the part that group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum to x or less in each
+      block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
     - *Memory.* The persistent bytes m_g of the groups on kind k are at most M_k in all; they cost z_k >= 0 per byte.
     - *Copies.* For each group s without kernels, take one group v(s) that reads a tensor of it. If v(s) is on kind k and s is
       on another kind, this tensor is sent from there to k, which takes at least c_sk seconds. At most i_k transfers to kind k
