@@ -92,10 +92,7 @@ def _cluster_file(word: str, registry: Registry, folders: Sequence[Path]) -> Pat
     presets = {p.name: p.path for p in registry.presets() if p.group == "cluster" and p.path}
     presets |= {path.stem: path for folder in reversed(folders) for path in (folder / "cluster").glob("*.yaml")}
     if word in (AUTO, DEFAULT):
-        raise ConfigError(
-            f"cluster={word} cannot be swept over together with files",
-            f"give files and presets only: {listed(presets)}",
-        )
+        raise ConfigError(f"cluster={word} in a list with files", f"give files and presets only: {listed(presets)}")
     if word not in presets:
         raise unknown("cluster", word, presets, ConfigError, LISTING)
     return presets[word]

@@ -196,9 +196,7 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
         if "@experiment." in str(e):  # it overrides a group, which Hydra then looks for in section `experiment`
             raise ConfigError(*_NO_PACKAGE) from None
         cause = f" ({_first_line(e.__cause__)})" if isinstance(e.__cause__, OmegaConfBaseException) else ""
-        sweep = (
-            "for a sweep over several values use placekit run -m ...; otherwise " if "Ambiguous value" in str(e) else ""
-        )
+        sweep = "for a sweep use placekit run -m ...; otherwise " if "Ambiguous value" in str(e) else ""
         raise ConfigError(_first_line(e) + cause, f"{sweep}quote a value that has brackets, commas or spaces") from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None

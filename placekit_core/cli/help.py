@@ -31,13 +31,7 @@ _EXAMPLES = {
     "placekit run --cfg job OPTION=...": "print the complete configuration",
     "placekit run --config-dir DIR ...": "with a folder of your own presets",
 }
-_HIDDEN = {
-    *SECTIONS,
-    "parallel",
-    "cluster",
-    "workload",
-    "python_objects",
-}  # groups, and options that no command line sets
+_HIDDEN = {*SECTIONS, "parallel", "cluster", "workload", "python_objects"}  # groups, and options for Python only
 _DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # from conf/config.yaml
 
 

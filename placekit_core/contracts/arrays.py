@@ -47,8 +47,7 @@ class cached_arrays(cached_property[T]):
 
 
 def parse_arrays(data: bytes, limit: int) -> dict[str, NDArray[Any]]:
-    """The arrays of an `.npz` file, by name. Raises ValueError if they take more than `limit` bytes, or cannot be
-    read."""
+    """The arrays of an `.npz` file, by name. Raises ValueError if they take more than `limit` bytes, or cannot be read."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:  # unpickling would execute code from the file
             if sum(member.file_size for member in file.zip.infolist()) > limit:

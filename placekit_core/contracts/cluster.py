@@ -76,8 +76,7 @@ class _Model(BaseModel):
 
 
 class Efficiency(_Model):
-    """Fractions of the peak rates that a class of operations reaches; `compute_16bit` replaces `compute` for 16-bit
-    numbers."""
+    """Fractions of the peak rates that a class of operations reaches; `compute_16bit` replaces `compute` for 16-bit numbers."""
 
     compute: Annotated[Number, Field(gt=0, le=1)]
     memory: Annotated[Number, Field(gt=0, le=1)]
@@ -164,10 +163,9 @@ class Host(_Model):
     Attributes:
         devices: names or patterns.
         launch_s: seconds per launch.
-        handover_s: seconds that it adds to each transfer from one of its devices, if the sender or the receiver is a
-            GPU.
-        graph_handover_s: replaces `handover_s` between two GPUs if `launching` is `graph`: the host starts recorded
-            graphs and waits for them to end.
+        handover_s: seconds that it adds to each transfer from one of its devices, if the sender or the receiver is a GPU.
+        graph_handover_s: replaces `handover_s` between two GPUs if `launching` is `graph`: the host then starts recorded graphs
+            and waits for them to end.
     """
 
     devices: str | Annotated[list[str], Field(min_length=1)] = "*"

@@ -226,10 +226,7 @@ class Graph:
                 if missing[c] == 0:
                     heapq.heappush(ready, c)
         if len(order) < self.n:
-            raise GraphError(
-                f"graph {self.name!r} has a cycle: {self._cycle(missing)}",
-                "a dataflow graph has no cycles: unroll the loop",
-            )
+            raise GraphError(f"graph {self.name!r} has a cycle: {self._cycle(missing)}", "unroll the loop")
         return np.asarray(order, np.int32)
 
     def _cycle(self, missing: list[int]) -> str:

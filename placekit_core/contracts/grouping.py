@@ -61,8 +61,7 @@ class Grouping:
     def sources_apart(self, graph: Graph) -> Grouping:
         """The groups, with their sources (parameters, state, inputs) in groups of their own: `weights of NAME`.
 
-        Updates that must share a device with a source move with it. A source that must share one with another kernel
-        stays.
+        Updates that must share a device with a source move with it. A source that must share one with another kernel stays.
         """
         works = graph.kernel & (graph.phase != PHASES.index("update"))
         tied = np.flatnonzero(graph.colocate >= 0)
@@ -140,8 +139,7 @@ def quotient(graph: Graph, grouping: Grouping) -> Graph:
 
 
 def _sums(values: NDArray[Scalar], members: NDArray[np.integer], begin: NDArray[np.integer]) -> NDArray[Scalar]:
-    """[g] sums of each group's values, `members[begin[i] : begin[i + 1]]`; equal to `sum` of each group to the last
-    bit.
+    """[g] sums of each group's values, `members[begin[i] : begin[i + 1]]`; bitwise equal to `sum` of each group.
 
     A zero before each group makes `reduceat` add up a group as `sum` does, in pairs.
     """

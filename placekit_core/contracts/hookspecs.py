@@ -169,8 +169,7 @@ def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 @hookspec
 def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
-    """Called after each evaluated batch of `program`; `row` is the new row of its history, `directory` the folder of
-    its files.
+    """Called after each evaluated batch of `program`; `row` is the new row of its history, `directory` the folder of its files.
 
     `row` has the columns of history.csv. The time of this hook is part of the run's seconds.
 
@@ -256,7 +255,7 @@ def placekit_commands() -> list[Command]:
 
 @hookspec
 def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
-    """Return settings of this process that influence results, such as the number of threads of a library; no versions.
+    """Return settings of this process, other than versions, that influence results, such as a library's number of threads.
 
     Called when a run has ended; leave out libraries that the run did not import. `result.json` holds the facts of all
     plugins, and no two plugins may use the same name. If a hook fails, the run warns and goes on.

@@ -75,8 +75,7 @@ class Grouper(Plugin):
     """Partitions the operations of a graph into groups that are placed as one."""
 
     acyclic: ClassVar[bool] = True
-    """Whether the groups of the forward phase form no cycle. In a whole step they may: a group also holds its
-    gradients."""
+    """Whether the groups of the forward phase form no cycle. In a whole step they may: a group also holds its gradients."""
     requested: ClassVar[bool] = True
     """Whether choosing this grouper is a request: the run notes it if the policy ignores groups."""
 
@@ -217,8 +216,7 @@ class ReportsKL(Ability):
 
 
 class EstimatesReturns(Ability):
-    """Has a value function: the return that it expects before each decision of an episode. The policy holds its
-    parameters."""
+    """Has a value function: the return that it expects before each decision of an episode. The policy holds its parameters."""
 
     verb = "estimate returns"
 

@@ -30,8 +30,8 @@ _machine: ContextVar[Cluster | None] = ContextVar("machine", default=None)  # th
 class Problem:
     """A graph to place on a cluster, in groups. Policies place the g groups; backends evaluate the n operations.
 
-    Raises ClusterError on creation if no device may run an operation, or if the parameters and state do not fit on the machine
-    in any placement; PlacekitError if the costs are not seconds of this graph's operations.
+    Raises ClusterError on creation if an operation may not run on any device, or if the parameters and state do not fit in any
+    placement; PlacekitError if the costs are not seconds of this graph's operations.
     """
 
     graph: Graph

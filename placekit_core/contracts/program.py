@@ -37,8 +37,7 @@ class Executable(Protocol):
     def compile(
         self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
     ) -> Callable[..., dict[int, Any]]:
-        """Return `run(values, step=0)`, which runs the kernels `ops`, in this order, on `device` (of the library; None:
-        the CPU).
+        """Return `run(values, step=0)`, which runs the kernels `ops`, in this order, on `device` (of the library; None: the CPU).
 
         `values` holds the tensors that the operations read but do not produce; for a tensor in `views`, the tensor or its
         base. `run` returns the tensors that the operations produce, without views. With `keep`, it returns only those in

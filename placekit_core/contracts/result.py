@@ -278,8 +278,7 @@ class ProgramResult:
 class Result:
     """The result of a run; times in seconds, memory in bytes.
 
-    With one program, `problem`, `placement`, `measurements` and `schedule` belong to it; a family has them in
-    `programs`.
+    With one program, `problem`, `placement`, `measurements` and `schedule` belong to it; a family has them in `programs`.
 
     Attributes:
         summary: the numbers, with seed, budget, versions and configuration: the content of result.json.

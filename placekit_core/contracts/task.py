@@ -171,8 +171,7 @@ class Evaluator(ABC):
     def prefer(self, placement: Placement, within: float) -> bool:
         """Make `placement` the best if it fits and is at most the share `within` slower than the best so far, if any.
 
-        For a search that ends by choosing a placement for another reason than its value. Returns whether it is now the
-        best.
+        For a search that ends by choosing a placement for another reason than its value. Returns whether it is now the best.
         """
 
     def note(self, text: str) -> None:

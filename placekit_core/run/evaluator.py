@@ -131,9 +131,7 @@ class BudgetedEvaluator(Evaluator):
         value = np.where(m.fits & np.isfinite(m.value_s), m.value_s, np.inf)
         row = int(np.argmin(value))
         over = np.maximum(m.peak_bytes - self.problem.cluster.memory_bytes, 0).max(axis=1)
-        over = over[
-            np.array([e is None for e in m.error], bool)
-        ]  # placements with an error failed for another reason than memory
+        over = over[np.array([e is None for e in m.error], bool)]  # errors have other reasons than memory
         self.least_over_bytes = min(self.least_over_bytes, float(np.nanmin(over, initial=np.inf)))
         self.last_error = next((e for e in m.error if e), self.last_error)
         if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):

@@ -24,6 +24,5 @@ class TorchPolicyOptions(TorchOptions):
     """Options that all policies on `TorchPolicy` share."""
 
     device: Literal["cpu", "cuda"] = Field(
-        "cpu",
-        description="device on which torch computes the network; results differ between the two from the first draw on",
+        "cpu", description="where torch computes the network; results on the two differ from the first draw on"
     )

@@ -1,7 +1,6 @@
 """Base class of policies whose parameters are a torch module: autograd provides the gradients that trainers need.
 
-The interface takes and returns numpy arrays. Tensors are on the CPU; those of a `TorchPolicy` on the device of its option
-`device`.
+The interface takes and returns numpy arrays. Tensors are on the CPU, or on option `device` of a `TorchPolicy`.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ def size_hint(option: str, trained: int, here: int) -> list[str]:
 
 
 class TorchParameters(LearnablePolicy):
-    """A policy with the parameters of the torch module `module`. Subclasses implement `network`, and compute gradients
-    themselves.
+    """A policy with the parameters of the torch module `module`. Subclasses implement `network` and compute gradients.
 
     Buffers of the module are not saved: they follow from the options and the problems.
     """
