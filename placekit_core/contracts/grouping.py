@@ -51,7 +51,7 @@ class Grouping:
 
     @classmethod
     def colocated(cls, graph: Graph) -> Grouping:
-        """The finest grouping: every operation on its own, except those that must share a device."""
+        """The finest grouping: every operation on its own, except operations that must share a device."""
         free = graph.colocate < 0
         key = np.where(free, np.arange(graph.n) + graph.n, graph.colocate)
         grouping = cls.of(key)

@@ -107,7 +107,7 @@ class Baseline(FileModel):
 
     @property
     def label(self) -> str:
-        """The policy, the device if it is only one, and where its search was cut short."""
+        """The policy; its device, if it uses only one; and where its search was cut short."""
         name = f"{self.policy} on {self.device}" if self.device else self.policy
         return name if self.stopped_after is None else f"{name} after {self.stopped_after} evaluations"
 
@@ -211,7 +211,7 @@ class Summary(Found):
 
     @property
     def line(self) -> str:
-        """The outcome and what it took, in one line."""
+        """The outcome, with its evaluations and seconds, in one line."""
         gap = "" if self.gap is None else f", gap {percent(self.gap)}"
         used = f"{self.evaluations} evaluation{'' if self.evaluations == 1 else 's'} in {self.seconds:.1f} s"
         return f"{self.outcome}{gap}, {used}" + ("" if self.status == "finished" else f" ({self.status})")

@@ -94,7 +94,7 @@ def _imported(target: str, what: str, distribution: str, version: str) -> Any:
 
 @contextlib.contextmanager
 def plugin_output() -> Iterator[None]:
-    """Standard output is for results: what plugins and programs print in this block goes to standard error, as it is."""
+    """Within the block, output of plugins and programs goes to standard error, unchanged: standard output is for results."""
     with contextlib.redirect_stdout(error := unfiltered(sys.stderr)), contextlib.redirect_stderr(error):
         yield
 

@@ -115,7 +115,7 @@ class BudgetedEvaluator(Evaluator):
         self._waiting.update({name: float(value) for name, value in values.items()})
 
     def _count_within(self, evaluations: int) -> None:
-        """Count evaluations that somebody else made. Raises ValueError if they are more than the budget has left."""
+        """Count evaluations that were made elsewhere. Raises ValueError if they are more than the budget has left."""
         if self.ledger.limit is not None and self.ledger.evaluations + evaluations > self.ledger.limit:
             raise ValueError(f"{evaluations} evaluations charged with {self.remaining} left")
         self._count(evaluations)

@@ -56,7 +56,7 @@ def refuse_used(run_dir: Path, resume: bool) -> None:
 
 
 def _other_files(run_dir: Path) -> list[str]:
-    """The files in a folder in which neither a run nor a job of a sweep has begun; else none."""
+    """The files in a folder in which neither a run nor a job of a sweep has begun; otherwise empty."""
     if not os.path.isdir(run_dir) or any(os.path.exists(run_dir / name) for name in (CONFIG, FAILED)):
         return []
     return sorted(name for name in os.listdir(run_dir) if not name.startswith("."))

@@ -8,7 +8,7 @@ A plugin's conformance test is a subclass with one fixture::
             return MyMethod  # called with options as keywords; functools.partial(MyMethod, ...) for cheaper defaults
 
 Everything else is inherited. A check is a method `check_*` that takes `make` (and maybe `tmp_path`); its docstring says
-what it checks. pytest runs the checks in a few tests `test_*`, each of which combines related checks. If an
+what it checks. pytest runs the checks in a few tests `test_*`, which combine related checks. If an
 implementation knowingly fails a check, its test class overrides that test under `@pytest.mark.xfail(reason=..., strict=True)`.
 """
 

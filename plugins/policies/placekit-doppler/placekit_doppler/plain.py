@@ -31,7 +31,7 @@ from placekit_doppler.steps import uniform
 def episode(dual: Dual, ready: Prepared, e: Episode, decide: Repeat) -> tuple[Tensor, Tensor]:
     """[T] log-probabilities of the decisions of an episode, of SEL's and PLC's together, and [T] their entropies.
 
-    `decide` makes the decisions. Those that the networks do not make add 0. Both results have gradients.
+    `decide` makes the decisions. Decisions that the networks do not make add 0. Both results have gradients.
     """
     state, log_prob, entropy = State(ready), torch.zeros(ready.steps), torch.zeros(ready.steps)
     weights = torch.from_numpy(e.weights)  # `Doppler`'s noise; 0 in the paper

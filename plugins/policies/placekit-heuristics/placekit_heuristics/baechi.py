@@ -109,7 +109,7 @@ class MSct(MEtf):
 
 
 class Edges(NamedTuple):
-    """Distinct pairs of kernels of which `target` reads from `source`, with the seconds to send their largest tensor."""
+    """Distinct pairs of kernels, where `target` reads from `source`, with the seconds to send their largest tensor."""
 
     source: NDArray[np.int64]  # [e]
     target: NDArray[np.int64]  # [e]

@@ -48,7 +48,7 @@ class PlacetoOptions(TorchPolicyOptions):
     visits: int = Field(1, ge=1, description="how often an episode places each group (n)")
     order: Literal["topological", "random"] = Field("topological", description="order in which groups are visited")
     orders: int | None = Field(
-        None, ge=1, description="number of random orders, one of which each episode takes; null: always a new one"
+        None, ge=1, description="number of random orders, from which each episode takes one; null: always a new one"
     )
     order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
     start: Literal["random", "one_device"] = Field(

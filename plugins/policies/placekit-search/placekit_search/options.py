@@ -42,7 +42,7 @@ class PortfolioOptions(Options):
     evaluations_per_chain: int = Field(
         2000,
         ge=1,
-        description="evaluations of the budget for each local search at the start, of which there are at most 64",
+        description="evaluations of the budget for each local search at the start; there are at most 64",
     )
     role_share: float = Field(
         0.35,

@@ -224,7 +224,7 @@ class _Race:
         return (few[0] if few else None), few[LEVEL_STEP::LEVEL_STEP]
 
     def _has_time_for(self, evaluations: float) -> bool:
-        """Whether work that takes as long as so many first evaluations fits into the budget of seconds."""
+        """Whether work that takes as long as this many first evaluations fits into the budget of seconds."""
         ledger = self.task.evaluate.ledger
         return ledger.limit_s is None or self.first_s * evaluations < ledger.limit_s - ledger.seconds
 

@@ -41,7 +41,7 @@ class Seq2SeqOptions(NetworkOptions):
     )
     order: Literal["topological", "random"] = Field("topological", description="order of the groups in the sequence")
     orders: int | None = Field(
-        None, ge=1, description="number of random orders, one of which each batch has; null: always a new one"
+        None, ge=1, description="number of random orders, from which each batch takes one; null: always a new one"
     )
     order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
 
