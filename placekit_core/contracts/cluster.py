@@ -232,7 +232,8 @@ class Cluster(_Model):
                 count[d.kind] = i + 1
         if len(set(names)) < len(names):
             raise ClusterError(
-                f"two devices of {self.name!r} are called {next(n for n in names if names.count(n) > 1)!r}"
+                f"two devices of {self.name!r} are called {next(n for n in names if names.count(n) > 1)!r}",
+                "give each device a name of its own",
             )
         return tuple(names)
 
@@ -419,7 +420,9 @@ def _pairs(link: Link, names: tuple[str, ...]) -> Iterable[tuple[str, str]]:
     assert link.a is not None
     assert link.b is not None
     if link.a == link.b and link.a in names:
-        raise ClusterError(f"the link from {link.a} to itself connects nothing")
+        raise ClusterError(
+            f"the link from {link.a} to itself connects nothing", "give another device or hub as its end"
+        )
     return [(a, b) for a in _match(link.a, names) for b in _match(link.b, names) if a != b]
 
 

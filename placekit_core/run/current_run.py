@@ -92,7 +92,10 @@ class Run:
         self.who = f"importer {config.importer['name']!r}"
         self.observer.stage(f"importing {stages.source(config)}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
-            raise ConfigError("there is no program to train on: each has the split `test`")
+            raise ConfigError(
+                "there is no program to train on: each has the split `test`",
+                "give programs of split `train`, or a trained policy: trainer=none policy.checkpoint=RUN_DIR",
+            )
         self.observer.say(f"  {stages.imported(assembly.programs)}")
         self.stack.enter_context(self.stop)
         self.observer.stage(f"grouping with {config.grouper['name']}, opening backend {config.backend['name']}")
