@@ -84,8 +84,8 @@ class StepwiseOptions(LearningOptions):
     memory_penalty: float = Field(
         2.0,
         ge=0,
-        description="what a placement costs that needs more memory than a device has, per GiB of the highest excess;"
-        " in units of the mean makespan of the first batch",
+        description="penalty of a placement that exceeds the memory of a device, per GiB of the highest excess, in units of"
+        " the mean makespan of the first batch",
     )
     samples: int = Field(16, ge=1, description="episodes of each update")
     reward: Literal["sqrt", "linear", "scaled"] = Field(

@@ -43,7 +43,7 @@ class PostOptions(Options):
     failing_s: float | None = Field(
         None,
         gt=0,
-        description="seconds that stand in the advantages for a placement that does not fit; default: twice the mean of the"
+        description="seconds that count in the advantages for a placement that does not fit; default: twice the mean of the"
         " first batch's placements that fit, or the slowest that fitted if that is more; at most the run's failing signal",
     )
 

@@ -20,7 +20,7 @@ class NetworkOptions(TorchPolicyOptions):
     outputs: int = Field(6, ge=1, description="number of a group's largest output tensors whose sizes are features")
     aligned: bool = Field(True, description="each step of the decoder also reads the encoder's output of that step")
     engine: Literal["fast", "plain"] = Field(
-        "fast", description="the network as in fast.py, or as in network.py; they differ by rounding and in speed"
+        "fast", description="the network of fast.py, or of network.py (`plain`); they differ in rounding and speed"
     )
     max_devices: int | None = Field(
         None, ge=1, description="devices to have room for; null: as many as the problems have"
