@@ -151,7 +151,7 @@ def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:
         (lambda c: c["links"][0].update(bytes_per_s=-1.0), ["links.0.bytes_per_s", "greater than 0", "-1.0"]),
         (
             lambda c: c["kinds"]["p100"].update(memory_bytes=1000),
-            ["does not fit on", "all devices together have", "less context or batch"],
+            ["does not fit on", "all devices together have", "less context or a smaller batch"],
         ),
     ],
     ids=["negative bandwidth", "too small"],

@@ -269,7 +269,7 @@ WRONG = [
     ("check_imitates", changed(FakeLearnable, imitate=contrary), "the loss went from"),
     (TEACHES, changed(Teaching, teach=random_lesson), "equal generators gave different lessons"),
     (TEACHES, changed(Teaching, imitate=contrary), "the loss of later lessons went from"),
-    (NEAR, changed(Teaching, rollout_near=wandering), "they are not the placement"),
+    (NEAR, changed(Teaching, rollout_near=wandering), "the episodes differ from the placement"),
     (NEAR, changed(Teaching, gradients=FakeLearnable.gradients), "decisions that were not drawn have a gradient"),
 ]
 
