@@ -256,10 +256,9 @@ def chain_bound(relaxation: Relaxation) -> float:
     operations of a block end before any of the next one starts. So T is at least the sum of the times T_b of the blocks.
 
     - *Rows.* T_b is at least each of these sums: the seconds of the path in block b; for each group, the seconds of its
-    operations
-      in the block over the streams of its device; for each kind, the seconds of all operations on it over its streams. Let a_rgk
-      be the part that group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum to x or less in each
-      block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
+      operations in the block over the streams of its device; for each kind, the seconds of all operations on it over its
+      streams. Let a_rgk be the part that group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum
+      to x or less in each block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
     - *Memory.* The persistent bytes m_g of the groups on kind k are at most M_k in all; they cost z_k >= 0 per byte.
     - *Copies.* For each group s without kernels, take one group v(s) that reads a tensor of it. If v(s) is on kind k and s is
       on another kind, this tensor is sent from there to k, which takes at least c_sk seconds. At most i_k transfers to kind k
