@@ -164,8 +164,7 @@ class Host(_Model):
         devices: names or patterns.
         launch_s: seconds per launch.
         handover_s: seconds that it adds to each transfer from one of its devices, if the sender or the receiver is a GPU.
-        graph_handover_s: replaces `handover_s` between two GPUs if `launching` is `graph`: the host then starts recorded graphs
-            and waits for them to end.
+        graph_handover_s: replaces `handover_s` between two GPUs if the host starts recorded graphs and waits for their ends.
     """
 
     devices: str | Annotated[list[str], Field(min_length=1)] = "*"
@@ -231,10 +230,8 @@ class Cluster(_Model):
                 names.append(d.name or f"{d.kind}:{i}")
                 count[d.kind] = i + 1
         if len(set(names)) < len(names):
-            raise ClusterError(
-                f"two devices of {self.name!r} are called {next(n for n in names if names.count(n) > 1)!r}",
-                "give each device a name of its own",
-            )
+            twice = next(n for n in names if names.count(n) > 1)
+            raise ClusterError(f"two devices of {self.name!r} are called {twice!r}", "rename one of them")
         return tuple(names)
 
     @cached_property
@@ -420,9 +417,7 @@ def _pairs(link: Link, names: tuple[str, ...]) -> Iterable[tuple[str, str]]:
     assert link.a is not None
     assert link.b is not None
     if link.a == link.b and link.a in names:
-        raise ClusterError(
-            f"the link from {link.a} to itself connects nothing", "give another device or hub as its end"
-        )
+        raise ClusterError(f"the link from {link.a} to itself connects nothing", "give it another end")
     return [(a, b) for a in _match(link.a, names) for b in _match(link.b, names) if a != b]
 
 

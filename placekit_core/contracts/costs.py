@@ -179,16 +179,12 @@ def _compute_16bit(row: Efficiency) -> float:
 
 
 def launches_of(graph: Graph) -> NDArray[np.float64]:
-    """[n] launches of each operation: the column `launches`, else 1. Raises GraphError for other values than finite
-    numbers >= 0."""
+    """[n] launches of each operation: the column `launches`, else 1. Raises GraphError unless all are finite and >= 0."""
     column = graph.columns.get("launches")
     if column is None:
         return np.ones(graph.n)
     if isinstance(column, Labels) or not (np.isfinite(column) & (column >= 0)).all():
-        raise GraphError(
-            f"column 'launches' of {graph.name!r} does not hold the launches of each operation",
-            "give one finite number >= 0 per operation",
-        )
+        raise GraphError(f"column 'launches' of {graph.name!r} holds no launch counts", "give finite numbers >= 0")
     return np.asarray(column, np.float64)
 
 

@@ -104,9 +104,9 @@ class Graph:
         shape_ptr, shape_dim: shapes of the tensors in compressed rows; see `shape`.
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
         columns: extra columns with n rows, saved with the graph.
-        attributes: JSON values about the graph as a whole; not part of the fingerprint. `work` is how much one step computes, e.g.
-            `[32, "samples"]`; reports show it per second. They also show `context`, the tokens of a sequence, and the bytes of the
-            operations that `cache` names, which hold keys and values.
+        attributes: JSON values about the graph as a whole; not part of the fingerprint. `work` is how much one step computes, as
+            `[32, "samples"]`; reports show it per second. They also show `context`, the tokens of a sequence, and the bytes of
+            the operations that `cache` names, which hold keys and values.
     """
 
     name: str

@@ -300,14 +300,9 @@ class Backend(Plugin):
     objective: str = "makespan"
     """The quantity to minimize; it may depend on the options. Any name is fine, such as `energy`.
 
-    placekit knows these (docs/pipelines.md):
-
-    - `makespan`: one step from its beginning to its end
-    - `max_load`: the busiest device of a pipeline
-    - `blocking_latency`: one sample through blocking calls
-    - `step`: a step of several micro-batches
-    - `throughput`: one micro-batch of a pipeline in its steady state
-    - `token`: one micro-batch through all stages
+    placekit knows `makespan` (one step from its beginning to its end), `max_load` (the busiest device of a pipeline),
+    `blocking_latency` (one sample through blocking calls), `step` (a step of several micro-batches), `throughput` (one
+    micro-batch of a pipeline in its steady state) and `token` (one micro-batch through all stages): see docs/pipelines.md.
     """
     unit: str = "s"
     """The unit of its values: `s`, or the unit of an objective other than time, such as `J` or `$`.
@@ -317,15 +312,13 @@ class Backend(Plugin):
     simulated: bool
     """False for a backend that measures."""
     deterministic: bool
-    """Whether equal placements always have equal values; then each is evaluated once. A backend that repeats measurements returns
-    `spread_s`."""
+    """Whether equal placements have equal values; then each is evaluated once. Repeated measurements return `spread_s`."""
     parallel: bool = False
     """Whether several processes may call `evaluate` at once without changing the values."""
 
     @property
     def offloads(self) -> bool:
-        """Whether parameters and inputs may be stored elsewhere and copied to a device only while it reads them
-        (`Session.prefetch`).
+        """Whether parameters and inputs may be stored elsewhere, and copied only while a device reads them (`Session.prefetch`).
 
         In the problems of such a backend they are in groups of their own (`Grouping.sources_apart`).
         """

@@ -165,7 +165,7 @@ def test_launches_are_checked(wrong: float) -> None:
     b.add("o0")
     b.add("o1")
     b.columns["launches"] = np.asarray([1.0, wrong])
-    with pytest.raises(GraphError, match="column 'launches' of 'two' does not hold the launches of each operation"):
+    with pytest.raises(GraphError, match="column 'launches' of 'two' holds no launch counts"):
         Problem.of(b.build(), hosted(2))
 
 
