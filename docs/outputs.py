@@ -46,7 +46,7 @@ FENCE = re.compile(r"^(`{3,})([^`]*)$")
 COMMENT = re.compile(r"^<!-- (file|adds to|not run|slow|needs|stages|fails|varies)(?:: (.+?))? -->$")
 FILE_NAME = re.compile(r"^# ([\w./-]+\.\w+)$")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[/ ]\d\d-\d\d-\d\d(-\d+)?")
-COMPILING = re.compile("compiling for this computer|another placekit process compiles")
+COMPILING = re.compile("compiling for this computer|another placekit process is compiling")
 TOOK = re.compile(r"(?<=evaluation )in [\d.]+ s|(?<=evaluations )in [\d.]+ s")
 
 

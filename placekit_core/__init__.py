@@ -1,4 +1,4 @@
-"""placekit finds which device should run which operation. Plugins import everything that they need from here.
+"""placekit finds which device should run which operation. These are its public names, for users and for plugins.
 
 Importing this package imports neither numpy nor pydantic; each name below is loaded at first use.
 """

@@ -295,7 +295,7 @@ def test_a_name_where_a_file_is_expected_is_told_its_argument(monkeypatch: pytes
     monkeypatch.setattr("placekit_core.run.api.readers_of", lambda source, registry: [])
     with pytest.raises(ImporterError) as e:
         load_programs("hf:no/Model")
-    assert e.value.hint == "files end in .x; a name is given as model='hf:no/Model'"
+    assert e.value.hint == "files end in .x; write the name of a model as model='hf:no/Model'"
     with pytest.raises(ImporterError) as e:
         load_programs("no/Model")
     assert e.value.hint == "files end in .x"

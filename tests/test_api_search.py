@@ -94,12 +94,12 @@ def test_a_value_below_the_bound_is_an_error_of_a_search(problem: Problem, tmp_p
 
 def test_a_search_evaluates_in_its_block_only(problem: Problem) -> None:
     s = search(problem.graph, cluster=problem.cluster, budget=10)
-    with pytest.raises(PlacekitError, match="within its block only"):
+    with pytest.raises(PlacekitError, match="only be used inside its `with` block"):
         s.evaluate([0] * problem.g)
     with s:
         s.evaluate([0] * problem.g)
     for use in (lambda: s.evaluate([0] * problem.g), lambda: s.remaining):
-        with pytest.raises(PlacekitError, match="within its block only"):
+        with pytest.raises(PlacekitError, match="only be used inside its `with` block"):
             use()
     assert s.problem.g == problem.g
     assert s.best is not None

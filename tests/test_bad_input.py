@@ -48,7 +48,7 @@ def fails(outcome, *words: str) -> None:
         (["policy=1"], ["no policy named '1'"]),
         (["workload=null"], ["no workload named 'null'"]),
         (["-m", "cluster=p100x4,my.yaml"], ["no cluster file my.yaml"]),
-        (["importer=gpt", "workload=mlp"], ["importer=gpt and workload=mlp both say what is placed"]),
+        (["importer=gpt", "workload=mlp"], ["importer=gpt and workload=mlp both say what to place"]),
         # an option that does not exist
         (["+polcy=annealing"], ["no option named 'polcy'", "did you mean 'policy'?"]),
         (["policy=etf", "trainer.x=1"], ["policy 'etf' has nothing to train", "leave out `trainer`"]),
@@ -151,7 +151,7 @@ def cluster_file(tmp_path: Path, change: Callable[[dict], None]) -> str:
         (lambda c: c["links"][0].update(bytes_per_s=-1.0), ["links.0.bytes_per_s", "greater than 0", "-1.0"]),
         (
             lambda c: c["kinds"]["p100"].update(memory_bytes=1000),
-            ["does not fit on", "all devices together have", "less context or batch"],
+            ["does not fit on", "all devices together have", "less context or a smaller batch"],
         ),
     ],
     ids=["negative bandwidth", "too small"],
@@ -194,9 +194,9 @@ def test_nothing_fits_is_an_error_after_the_results_are_written(placekit: Run, t
         c["kinds"]["p100"]["memory_bytes"] = 300_000
 
     outcome = placekit("run", *FAST, f"cluster={cluster_file(tmp_path, shrink)}", "run_dir=out", "policy=annealing")
-    fails(outcome, "no placement of 'mlp' that fits", "the closest is over by", "larger budget")
+    fails(outcome, "no placement of 'mlp' that fits", "the closest needs", "larger budget")
     alone = placekit("run", *FAST, "cluster=mine.yaml", "run_dir=alone", "policy=single_gpu")
-    fails(alone, "was found in 1 evaluation;", "take another policy")
+    fails(alone, "was found in 1 evaluation;", "use another policy")
     assert "budget" not in alone.err, "one evaluation is all that it makes"
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["fits"], result["value_s"], result["gap"]) == (False, None, None)

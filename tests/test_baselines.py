@@ -225,7 +225,7 @@ def test_nothing_fits_but_a_baseline_does() -> None:
             budget=1,
         )
     assert failed.value.hint.startswith("policy=single_device finds one: ")
-    assert "; the closest is over by 2.9 KiB on a device" in failed.value.message
+    assert "; the closest needs 2.9 KiB more on a device" in failed.value.message
     [program] = failed.value.result.summary.programs
     assert program.value_s is None
     assert {b.policy: b.fits for b in program.baselines}["single_device"]

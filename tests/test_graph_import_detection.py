@@ -67,7 +67,7 @@ def test_by_the_content_where_several_have_the_ending(tmp_path: Path) -> None:
     assert importer_of(tmp_path / "x.json", registry) == "other_json"
 
 
-UNKNOWN = "is not a graph that an importer knows"
+UNKNOWN = "fits no importer"
 PROGRAM = '{"format": "placekit-program"'
 
 

@@ -145,7 +145,7 @@ def test_it_changes_no_result(registry: Registry, problem: Problem, tmp_path: Pa
 
 
 def test_a_backend_that_evaluates_on_no_other_one_is_refused(registry: Registry, problem: Problem) -> None:
-    with pytest.raises(ConfigError, match="parallel=simulator: this backend evaluates on no other one"):
+    with pytest.raises(ConfigError, match="parallel=simulator: this backend cannot evaluate on another one"):
         placed(problem, parallel="simulator")
 
 

@@ -82,7 +82,7 @@ def test_a_command_that_is_called_as_one_of_the_core_leaves_it_alone(tmp_path: P
     registry = discover([*own, EntryPoint(name="aaa", value="madeup_command", group="placekit")])
     assert registry.command("run").distribution == "placekit-core"
     [broken] = registry.broken
-    assert broken.reason == "its command 'run' is called as one of placekit-core, and is ignored"
+    assert broken.reason == "its command 'run' is ignored: placekit-core has a command of this name"
 
 
 def test_a_factory_that_takes_no_model_of_options(plugins) -> None:

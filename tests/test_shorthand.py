@@ -66,8 +66,8 @@ def test_short_forms(given: list[str], expected: list[str], registry: Registry) 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["way=back"], "way=back without net=\n  give net=NAME, or importer.way=back"),
-        (["net=x", "importer=mlp"], "net=x and importer=mlp both say what is placed"),
+        (["way=back"], "way=back needs net=\n  give net=NAME, or importer.way=back"),
+        (["net=x", "importer=mlp"], "net=x and importer=mlp both say what to place"),
         (["net=x", "workload=mlp"], "net=x and workload=mlp both say"),
         ([f"net={JSON}", TEXT], "both say"),
         (["net"], "option 'net' has no value"),
@@ -93,5 +93,5 @@ def test_from_python(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(api, "installed", lambda: registry)
     [program] = load_programs(net=JSON)
     assert program.graph.n == load_programs(JSON)[0].graph.n
-    with pytest.raises(ImporterError, match=r"nothing says what is placed\n  .* or net=\.\.\."):
+    with pytest.raises(ImporterError, match=r"no program to place was given\n  .* or net=\.\.\."):
         load_programs(way="back")

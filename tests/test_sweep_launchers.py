@@ -110,7 +110,7 @@ def test_a_bug_in_a_worker_loses_no_other_job(tmp_path: Path, faulty: str) -> No
         f"placekit: {name}: KeyError: 'missing'",
         f"  this is a bug in {faulty}/placekit_faulty.py, line 13; its traceback is in sweep/{name}/failed.json",
         "placekit: 1 job of the sweep failed",
-        "  the others are written; `placekit run resume=sweep` tries again what is not finished",
+        "  the finished jobs are written; `placekit run resume=sweep` runs the others again",
     ]
     assert f"failed: sweep/{name}: KeyError: 'missing'" in done.stdout
 

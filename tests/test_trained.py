@@ -59,7 +59,7 @@ def refused(policy: fakes.FakeLearnable, path: Path) -> str:
 def test_other_sizes_name_the_parameter_and_the_option(tmp_path: Path) -> None:
     save_policy(built(Sized()), tmp_path, {})
     text = refused(built(Sized(width=4, rate=0.1)), tmp_path)
-    assert "policy.checkpoint=PATH belongs to other options of policy 'sized'" in text
+    assert "policy.checkpoint=PATH was trained with other options of policy 'sized'" in text
     assert "it was trained with policy.width=3 (here 4), policy.rate=0.5 (here 0.1)" in text
 
 

@@ -18,16 +18,16 @@ OVERRIDE = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w/\-.@:]*)=(?P<value>.*)", re.
 _YAML = (".yaml", ".yml")
 _BETWEEN_COMMAS = re.compile(r"""(?:'[^']*'|"[^"]*"|\([^()]*\)|\[[^\[\]]*\]|[^,])+""")
 _FOR_HYDRA = re.compile(r"(?:choice|glob|shuffle|sort|tag)\(|.*\$\{")  # a value that Hydra computes
-_NO_TEXT = re.compile(r"[\d.+\-]+|null|true|false", re.I)  # what Hydra takes for something else than a name
+_NO_TEXT = re.compile(r"[\d.+\-]+|null|true|false", re.I)  # values that Hydra would not read as text
 
 
 def normalise(argv: list[str], registry: Registry, folders: Sequence[Path] = (), sweep: bool = False) -> list[str]:
-    """Options in the form that Hydra takes.
+    """Rewrite options for Hydra.
 
-    `+group=x` and `group=x` both choose from a group, and any other option may be given without `+`: an option that does not
-    exist is refused when the configuration is checked. A file names a program, as does the short form of an importer's
-    option (its `shorthand`); `cluster=FILE.yaml` names a machine, and so do words that a plugin reads, both also beside
-    presets, which come from `folders` first. In a `sweep`, commas separate machines.
+    `+group=x` and `group=x` both choose from a group. Other options need no `+`: unknown ones are refused later, when the
+    configuration is checked. A file, or the short form of an importer's option (its `shorthand`), names a program.
+    `cluster=` takes a preset (looked up in `folders` first), a file, or words that a plugin reads as a machine; in a `sweep`,
+    commas separate machines.
     """
     groups, out = default_groups(), []
     for token in _with_importer(argv, registry):
@@ -69,15 +69,15 @@ def _with_importer(argv: list[str], registry: Registry) -> list[str]:
     if importer or own_importer not in (None, chosen.get("importer")):
         named = named + [f"{key}={value}" for key, value in chosen.items() if value not in (importer, NONE)]
     if len(named) > 1:
-        raise ConfigError(f"{' and '.join(named)} both say what is placed", "give one of them")
+        raise ConfigError(f"{' and '.join(named)} both say what to place", "give only one of them")
     if given and not importer and not chosen and "experiment" not in values:
         key, value = next(iter(given.items()))
         first = [c.shorthand[0] for c in owners[key]]
         without, give = (" or ".join(f"{name}={what}" for name in first) for what in ("", "NAME"))
-        raise ConfigError(f"{key}={value} without {without}", f"give {give}, or importer.{key}={value}")
+        raise ConfigError(f"{key}={value} needs {without}", f"give {give}, or importer.{key}={value}")
     own = [f"importer={importer}", *(f"importer.path={quoted(file)}" for file in files)] if importer else []
     if component is not None and not re.search("['\"()]", value := given[component.shorthand[0]]):
-        # a name may have characters that Hydra reads, as in hf:x; a sweep has several, between commas
+        # quote names, because Hydra would read characters as in hf:x; a sweep has several, between commas
         given[component.shorthand[0]] = ",".join(map(quoted, value.split(",")))
     own += [f"importer.{key}={value}" for key, value in given.items()]
     no_workload = ["workload=none"] if (importer or "importer" in chosen) and "workload" not in chosen else []
@@ -181,7 +181,7 @@ def _file(word: str, registry: Registry) -> str:
         folder, file = os.path.split(word.removesuffix(".py"))
         where = f"importer.module={file}:FUNCTION" + (f" importer.path={folder}" if folder else "")
         hint = " or ".join(f"importer={name} {where}" for name in names)
-        raise ConfigError(f"{word} is Python code: name the function that makes what is placed", hint)
+        raise ConfigError(f"{word} is Python code: name the function that returns the program to place", hint)
     return word
 
 

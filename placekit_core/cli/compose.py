@@ -63,7 +63,7 @@ def compose_all(argv: list[str], registry: Registry) -> DictConfig:
 
 @contextmanager
 def opened(argv: Sequence[str], registry: Registry) -> Iterator[list[str]]:
-    """Initialise Hydra with all presets, and yield the overrides of `argv` in Hydra's form. Hydra's errors become our own."""
+    """Initialize Hydra with all presets, and yield the overrides of `argv` in Hydra's form. Hydra's errors become our own."""
     register(registry)
     folders, rest = preset_folders(argv)
     with translated(registry, folders):
@@ -182,7 +182,7 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
     except MissingConfigException as e:
         group, _, name = str(e.missing_cfg_file).rpartition("/")
         if group.startswith("cluster/"):
-            raise ConfigError(f"{group[8:]}/{name} is no cluster file", "their names end in .yaml or .yml") from None
+            raise ConfigError(f"{group[8:]}/{name} is not a cluster file", "their names end in .yaml or .yml") from None
         for b in registry.broken:
             if b.may_have(name):
                 registry.get(group, name)  # raises, with the reason why the plugin is broken
@@ -190,15 +190,15 @@ def translated(registry: Registry, folders: Sequence[Path]) -> Iterator[None]:
         known |= {path.stem for folder in folders for path in (folder / group).glob("*.yaml")}
         known -= {"file", "words"} if group == "cluster" else set()  # which nobody writes
         error = registry.mention_broken(unknown(group, name, known, ConfigError, LISTING), group)
-        if group in ("hydra/launcher", "hydra/sweeper"):  # as Hydra's own plugins are called
+        if group in ("hydra/launcher", "hydra/sweeper"):  # the name of Hydra's own packages
             package = f"hydra-{name.partition('_')[0]}-{group.removeprefix('hydra/')}"
             error = ConfigError(error.message, f"{error.hint}; is {package} installed?")
         raise error from None
     except (HydraException, OmegaConfBaseException) as e:
-        if "@experiment." in str(e):  # it overrides a group, which is looked for in a section of its name
+        if "@experiment." in str(e):  # it overrides a group, which Hydra then looks for in section `experiment`
             raise ConfigError(*_NO_PACKAGE) from None
         cause = f" ({_first_line(e.__cause__)})" if isinstance(e.__cause__, OmegaConfBaseException) else ""
-        sweep = "several values are a sweep: placekit run -m ...; else " if "Ambiguous value" in str(e) else ""
+        sweep = "for a sweep use placekit run -m ...; otherwise " if "Ambiguous value" in str(e) else ""
         raise ConfigError(_first_line(e) + cause, f"{sweep}quote a value that has brackets, commas or spaces") from None
     except YAMLError as e:
         raise ConfigError(f"a preset is not valid YAML: {' '.join(str(e).split())}", "correct the file") from None

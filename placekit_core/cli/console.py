@@ -177,9 +177,9 @@ def show_result(result: Summary, run_dir: str | Path) -> None:
 
 
 def show_next(steps: Sequence[str]) -> None:
-    """What the user may do next, at most `_STEPS` lines, on standard error.
+    """Print the next steps for the user, at most `_STEPS` lines, to standard error.
 
-    A comment behind a command is left out where it does not fit: the rest of it, on a line of its own, would be pasted as a
+    A comment after a command is left out if it does not fit on the line: its rest, on a line of its own, would be pasted as a
     command.
     """
     for number, step in enumerate(steps[:_STEPS]):

@@ -1,4 +1,4 @@
-"""The text of `placekit run --help`: the groups and the options of a run, or what `policy=NAME --help` asks about."""
+"""The text of `placekit run --help`: the groups and the options of a run, or of one choice (`policy=NAME --help`)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _EXAMPLES = {
     "placekit run --cfg job OPTION=...": "print the complete configuration",
     "placekit run --config-dir DIR ...": "with a folder of your own presets",
 }
-_HIDDEN = {*SECTIONS, "parallel", "cluster", "workload", "python_objects"}  # groups, and what no command line sets
-_DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # as conf/config.yaml makes it
+_HIDDEN = {*SECTIONS, "parallel", "cluster", "workload", "python_objects"}  # groups, and options for Python only
+_DEFAULTS = {"run_dir": "outputs/DATE/TIME"}  # from conf/config.yaml
 
 
 def help_text(argv: list[str], registry: Registry) -> str:
@@ -107,7 +107,7 @@ def _preset(group: str, name: str, path: Path, registry: Registry) -> Iterator[s
     )
     given = [*(f"{kind or group}={n}" for kind, n in chosen.items()), *options]
     given += [f"a sweep over {key}: {', '.join(str(values).split(','))}" for key, values in swept.items()]
-    yield from ("      it stands for", *(wrapped(option, " " * 12, " " * 8) for option in given)) if given else ()
+    yield from ("      it sets", *(wrapped(option, " " * 12, " " * 8) for option in given)) if given else ()
     for kind in KINDS:
         component = chosen.get("" if kind == group else kind)
         if component and (kind, component) in registry.entries:

@@ -14,9 +14,9 @@ _NAME = 21  # the column in which summaries begin
 
 def main(argv: list[str], registry: Registry) -> int:
     """List all components and commands. Returns 1 if a plugin is broken, or if two of a kind have the same name."""
-    parser = Parser("plugins", "What is installed, by kind and plugin; and what is broken and why.")
+    parser = Parser("plugins", "List what is installed, by kind and plugin, and what is broken and why.")
     parser.add_argument(
-        "word", nargs="?", default="", metavar="WORD", help="show what has this word in its line or plugin"
+        "word", nargs="?", default="", metavar="WORD", help="show only lines and plugins with this word"
     )
     word = parser.read(argv).word.lower()
     found: list[tuple[str, str, Component | Command]]
@@ -64,7 +64,7 @@ def main(argv: list[str], registry: Registry) -> int:
 
 
 def others(word: str = "") -> list[EntryPoint]:
-    """What packages add to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
+    """Additions to plugins, such as runtimes: the entry points of groups `placekit.KINDS`, which are not loaded."""
     groups = [g for g in entry_points().groups if g.startswith(f"{GROUP}.")]
     found = [p for g in groups for p in entry_points(group=g)]
     return sorted(

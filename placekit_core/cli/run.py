@@ -153,7 +153,7 @@ def _run(assembly: Assembly, run_dir: Path, resume: bool) -> None:
     except Interrupted as e:
         show_result(e.result.summary, run_dir)
         if e.result.summary.status == "finished":  # Ctrl-C came after the search
-            print(f"interrupted after the search: its result in {run_dir} is whole, but baselines may be missing")
+            print(f"interrupted after the search: its result in {run_dir} is complete, but baselines may be missing")
             raise KeyboardInterrupt from None
         kept = "the best so far" if e.result.summary.fits else "what was tried"
         start = "" if (run_dir / CHECKPOINT).is_file() else " (from the beginning: there was no checkpoint yet)"

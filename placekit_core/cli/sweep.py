@@ -166,7 +166,7 @@ def _report_failures(directory: Path, stopped: Exception | None) -> None:
     ]  # fmt: skip
     counts = [*([f"the sweep stopped: {reason(stopped)}"] if stopped is not None else []), *counts]
     if counts:
-        hint = f"the others are written; `{resume_command(directory)}` tries again what is not finished"
+        hint = f"the finished jobs are written; `{resume_command(directory)}` runs the others again"
         raise RunError("; ".join(counts), hint)
 
 

@@ -1,4 +1,4 @@
-"""Read-only arrays; and arrays in `.npz` files, which are read within size limits and never unpickled."""
+"""Read-only arrays, and arrays from `.npz` files, which are read within size limits and never unpickled."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class cached_arrays(cached_property[T]):
 
 
 def parse_arrays(data: bytes, limit: int) -> dict[str, NDArray[Any]]:
-    """The arrays of a `.npz` by name, at most `limit` bytes in total without compression. Raises ValueError."""
+    """The arrays of an `.npz` file, by name. Raises ValueError if they take more than `limit` bytes, or cannot be read."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:  # unpickling would execute what the file says
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:  # unpickling would execute code from the file
             if sum(member.file_size for member in file.zip.infolist()) > limit:
                 raise ValueError(f"its arrays have more than {limit:,} bytes")
             return {name: np.asarray(file[name]) for name in file.files}

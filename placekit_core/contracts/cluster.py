@@ -28,8 +28,8 @@ from placekit_core.contracts.arrays import cached_arrays, freeze
 from placekit_core.contracts.errors import ClusterError, explain, listed, unknown
 from placekit_core.contracts.files import parse_yaml, read_bytes, reading
 
-MAX_DEVICES = 1024  # finding the routes of so many devices takes seconds, and placements are 16-bit
-# fields of kinds that count in a fingerprint only where they are used, like `hosts`, so that older fingerprints stay valid
+MAX_DEVICES = 1024  # with more, finding routes takes seconds; device indices are 16-bit
+# fields of a kind that enter a fingerprint only if they are set (as `hosts` do), so that older fingerprints stay valid
 _OMIT_IF_DEFAULT = ("reserve_bytes", "headroom")
 UNLIMITED = 2**30  # capacity of a channel or device that never makes anything wait
 
@@ -60,8 +60,8 @@ def _whole(value: Any) -> Any:
 
 
 Launching = Literal["eager", "graph", "per_device"]
-"""How a runtime launches operations: `eager`, each host for all its devices; `graph`, as recorded graphs, which takes the host no
-time; `per_device`, by a process for each device."""
+"""How a runtime launches operations. `eager`: each host launches for all its devices. `graph`: as recorded graphs,
+which takes the host no time. `per_device`: each device has a process that launches its operations."""
 
 Number = Annotated[float, BeforeValidator(_number)]
 Positive = Annotated[Number, Field(gt=0, allow_inf_nan=False)]
@@ -76,7 +76,7 @@ class _Model(BaseModel):
 
 
 class Efficiency(_Model):
-    """Fractions of the peak rates that a class of operations reaches; `compute_16bit` replaces `compute` for such numbers."""
+    """Fractions of the peak rates that a class of operations reaches; `compute_16bit` replaces `compute` for 16-bit numbers."""
 
     compute: Annotated[Number, Field(gt=0, le=1)]
     memory: Annotated[Number, Field(gt=0, le=1)]
@@ -84,10 +84,10 @@ class Efficiency(_Model):
 
 
 class DeviceKind(_Model):
-    """What devices of one kind can do. Rates are peaks; `costs.py` holds the fractions that operations reach.
+    """The properties of one kind of device. Rates are peaks; `costs.py` holds the fractions that operations reach.
 
-    Placements get `usable_bytes`. The rest of the memory is `reserve_bytes` (the driver, the CUDA context, other programs),
-    and of what remains the fraction `headroom` (holes that fragmentation leaves in the allocator's memory).
+    Placements may use `usable_bytes`: the memory without `reserve_bytes` (the driver, the CUDA context, other
+    programs), less the fraction `headroom` of the remainder (lost to fragmentation in the allocator).
     """
 
     type: Literal["gpu", "cpu"] = "gpu"
@@ -163,8 +163,8 @@ class Host(_Model):
     Attributes:
         devices: names or patterns.
         launch_s: seconds per launch.
-        handover_s: seconds by which it lengthens each transfer from one of its devices, if that or the other one is a GPU.
-        graph_handover_s: the same between two GPUs, if it starts recorded graphs (`launching: graph`) and waits for their ends.
+        handover_s: seconds that it adds to each transfer from one of its devices, if the sender or the receiver is a GPU.
+        graph_handover_s: replaces `handover_s` between two GPUs if the host starts recorded graphs and waits for their ends.
     """
 
     devices: str | Annotated[list[str], Field(min_length=1)] = "*"
@@ -219,7 +219,7 @@ class Cluster(_Model):
 
     @cached_property
     def device_names(self) -> tuple[str, ...]:
-        """Names of the devices; placements are indices into this."""
+        """Names of the devices; placements hold indices into it."""
         names: list[str] = []
         count: dict[str, int] = {}
         for d in self.devices:
@@ -230,9 +230,8 @@ class Cluster(_Model):
                 names.append(d.name or f"{d.kind}:{i}")
                 count[d.kind] = i + 1
         if len(set(names)) < len(names):
-            raise ClusterError(
-                f"two devices of {self.name!r} are called {next(n for n in names if names.count(n) > 1)!r}"
-            )
+            twice = next(n for n in names if names.count(n) > 1)
+            raise ClusterError(f"two devices of {self.name!r} are called {twice!r}", "rename one of them")
         return tuple(names)
 
     @cached_property
@@ -292,14 +291,14 @@ class Cluster(_Model):
         return Launchers(host_of, np.ascontiguousarray(launch_s), seconds)
 
     def launched(self, how: Launching) -> Cluster:
-        """The machine whose operations are launched in this way. Raises ClusterError for an unknown one."""
+        """The same machine with another way of launching. Raises ClusterError if there is no such way."""
         if how not in get_args(Launching):
             raise unknown("way of launching", str(how), get_args(Launching), ClusterError)
         if how == self.launching:
             return self
         return Cluster(
             **{name: getattr(self, name) for name in Cluster.model_fields} | {"launching": how}
-        )  # caches nothing
+        )  # without the cached properties of `self`
 
     @cached_property
     def routes(self) -> Routes:
@@ -325,7 +324,7 @@ class Cluster(_Model):
 
 @dataclass(frozen=True, eq=False)
 class Launchers:
-    """Who launches the operations of each of the D devices, and what it costs. Devices without a host launch in no time.
+    """The host of each of the D devices, and how long its launches take. Devices without a host launch in no time.
 
     Attributes:
         host: [D] number of the host; devices of one host wait for each other's launches. -1: no host.
@@ -386,7 +385,7 @@ def load_cluster(path: str | Path) -> Cluster:
 
 
 def _unused(kind: DeviceKind) -> dict[str, Any]:
-    """What does not count in the fingerprint of a kind, for pydantic."""
+    """The fields to leave out of the fingerprint of a kind, as pydantic's `exclude`."""
     rows = {c: {"compute_16bit": True} for c, row in kind.efficiency.items() if row.compute_16bit is None}
     return {name: True for name in _OMIT_IF_DEFAULT if not getattr(kind, name)} | ({"efficiency": rows} if rows else {})
 
@@ -399,7 +398,7 @@ def _devices(pattern: str, names: tuple[str, ...]) -> list[int]:
     """The devices that match a host's pattern. Raises ClusterError if no device does."""
     found = fnmatch.filter(names, pattern)
     if not found:
-        raise ClusterError(f"host of {pattern!r} has no device", f"devices: {listed(names, pattern)}")
+        raise ClusterError(f"host of {pattern!r} matches no device", f"devices: {listed(names, pattern)}")
     return [names.index(name) for name in found]
 
 
@@ -418,7 +417,7 @@ def _pairs(link: Link, names: tuple[str, ...]) -> Iterable[tuple[str, str]]:
     assert link.a is not None
     assert link.b is not None
     if link.a == link.b and link.a in names:
-        raise ClusterError(f"the link from {link.a} to itself connects nothing")
+        raise ClusterError(f"the link from {link.a} to itself connects nothing", "give it another end")
     return [(a, b) for a in _match(link.a, names) for b in _match(link.b, names) if a != b]
 
 
@@ -445,7 +444,8 @@ def _routes(cluster: Cluster) -> Routes:
     if loose is not None and size > 1:
         raise ClusterError(
             f"hub {loose!r} of {cluster.name!r} has only one link, so it connects nothing",
-            f"a link end that is no device is a hub; devices: {listed(names, loose)}",
+            "a link end that names no device is a hub: correct the name, or link the hub to something else, too;"
+            f" devices: {listed(names, loose)}",
         )
     ptr, flat = [0], []
     latency, inverse = np.zeros((size, size)), np.zeros((size, size))
@@ -488,8 +488,8 @@ def _widest_shortest(
 ) -> dict[str, list[int]]:
     """Channels on the path to every node: fewest links, then the highest bandwidth of the slowest link.
 
-    A path extends the best path to the node before it. Of equal paths, the first in the order of the node names wins,
-    compared from the source on.
+    A path extends the best path to the node before it. Among equal paths, the first in the order of node names wins, compared
+    from the source on.
     """
     best: dict[str, list[int]] = {}
     queue: list[tuple[int, float, list[str], list[int]]] = [(0, -np.inf, [source], [])]

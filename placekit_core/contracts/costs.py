@@ -1,10 +1,10 @@
-"""What operations and transfers cost, in seconds: a roofline by default, measured figures where there are any.
+"""The costs of operations and transfers, in seconds: a roofline by default, measured figures where there are any.
 
 Roofline (Williams et al. 2009): an operation takes the launch overhead of its device, plus the longer of two times: its
 arithmetic at the rate of its dtype, and its memory traffic at the memory bandwidth. A graph may have a column `launches`: how
 many launches each operation costs, a fraction where one launch serves several. Both rates are the peak times the fraction
-that the class of the operation reaches: `DeviceKind.efficiency`, where it was measured, else `EFFICIENCY`, which is nominal. A
-cost file from measurements of a program replaces the estimates.
+that the class of the operation reaches: `DeviceKind.efficiency`, where it was measured, else the nominal value in
+`EFFICIENCY`. A cost file from measurements of a program replaces the estimates.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class CostTable:
         missing = sorted(set(cluster.kind_names) - set(self.kinds))
         if missing:
             raise PlacekitError(
-                f"the program's costs know no device kind {missing[0]!r}",
-                f"they are for: {', '.join(self.kinds)}; leave out cluster= if the program brings its machine, choose a cluster"
-                " of these kinds, or remove `seconds` from the file",
+                f"the program has no costs for device kind {missing[0]!r}",
+                f"it has costs for: {', '.join(self.kinds)}; leave out cluster= if the program brings its machine, choose a"
+                " cluster of these kinds, or remove `seconds` from the file",
             )
         return np.ascontiguousarray(self.op_s[:, [self.kinds.index(k) for k in cluster.device_kind]])
 
@@ -179,12 +179,12 @@ def _compute_16bit(row: Efficiency) -> float:
 
 
 def launches_of(graph: Graph) -> NDArray[np.float64]:
-    """[n] launches of each operation: the column `launches`, else 1. Raises GraphError for a column that is no such thing."""
+    """[n] launches of each operation: the column `launches`, else 1. Raises GraphError unless all are finite and >= 0."""
     column = graph.columns.get("launches")
     if column is None:
         return np.ones(graph.n)
     if isinstance(column, Labels) or not (np.isfinite(column) & (column >= 0)).all():
-        raise GraphError(f"column 'launches' of {graph.name!r} is no number of launches each", "give numbers from 0 on")
+        raise GraphError(f"column 'launches' of {graph.name!r} holds no launch counts", "give finite numbers >= 0")
     return np.asarray(column, np.float64)
 
 
@@ -197,7 +197,7 @@ def with_measured(costs: CostTable, graph: Graph, path: str | Path) -> CostTable
     if not found.measured.any():
         raise PlacekitError(
             f"cost file {path} has no figure for any operation of {graph.name!r} on {', '.join(costs.kinds)}",
-            f"it knows the kinds: {', '.join(file.kinds) or 'none'}",
+            f"it has figures for: {', '.join(file.kinds) or 'none'}",
         )
     return found
 

@@ -78,7 +78,7 @@ class BudgetExhausted(Exception):
 def unknown(
     what: str, name: str, known: Iterable[str], error: type[PlacekitError] = PluginError, listing: str = ""
 ) -> PlacekitError:
-    """The error for a name that does not exist; its hint has the names that do, as `listed`."""
+    """The error for a name that does not exist; its hint lists the existing names (`listed`)."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, 1)
     guess = f"did you mean {close[0]!r}? " if close else ""

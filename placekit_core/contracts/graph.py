@@ -1,7 +1,7 @@
 """The dataflow graph: immutable, one column per property. Every importer makes one, from a network or from a file.
 
 An operation reads tensors and writes tensors; an edge says that an operation reads a tensor. Sources (parameters,
-inputs, optimiser state) are operations too: they launch nothing (`kernel` is False), and their bytes are persistent.
+inputs, optimizer state) are operations too: they launch nothing (`kernel` is False), and their bytes are persistent.
 
     w (source) ──t0──▶ matmul ──t2──▶ relu          n = 4 operations, t = 4 tensors, e = 3 edges
     x (source) ──t1──▶    ▲
@@ -89,7 +89,7 @@ class Graph:
         op_name: unique name per operation.
         op_type: operator, e.g. `aten.convolution`; `source` kinds are `parameter`, `buffer`, `input`, `state`.
         op_class: row of the efficiency table in `costs.py` (`matmul`, `convolution`, `elementwise`, ...).
-        dtype: type that it computes in, e.g. `float32`: picks the device's peak rate.
+        dtype: number type of its arithmetic, e.g. `float32`; selects the device's peak rate.
         flops: [n] floating-point operations (a multiply-add counts 2).
         bytes_accessed: [n] bytes read and written.
         persistent_bytes: [n] bytes that live on its device for the whole step (parameters, inputs, state).
@@ -100,13 +100,13 @@ class Graph:
         allowed: device types that may run it, joined by `|` (`cpu`, `cpu|gpu`); `` means any.
         tensor_producer: [t] operation that writes the tensor, ascending.
         tensor_bytes: [t] bytes that a transfer of it moves.
-        tensor_storage: [t] tensor that owns its memory: itself, or the one that it is a view of or writes over in place.
+        tensor_storage: [t] tensor that owns its memory: itself, or the tensor that it views or overwrites in place.
         shape_ptr, shape_dim: shapes of the tensors in compressed rows; see `shape`.
         input_ptr, input_tensor: [n+1], [e] tensors that each operation reads, each once, in compressed rows.
         columns: extra columns with n rows, saved with the graph.
-        attributes: JSON values about the graph as a whole; not part of the fingerprint. `work` is what one step computes, as in
-            `[32, "samples"]`: reports show it per second, and beside it `context`, the tokens of a sequence, and the bytes of the
-            operations that `cache` names, which hold keys and values.
+        attributes: JSON values about the graph as a whole; not part of the fingerprint. `work` is how much one step computes, as
+            `[32, "samples"]`; reports show it per second. They also show `context`, the tokens of a sequence, and the bytes of
+            the operations that `cache` names, which hold keys and values.
     """
 
     name: str
@@ -226,7 +226,7 @@ class Graph:
                 if missing[c] == 0:
                     heapq.heappush(ready, c)
         if len(order) < self.n:
-            raise GraphError(f"graph {self.name!r} has a cycle: {self._cycle(missing)}", "a dataflow graph is acyclic")
+            raise GraphError(f"graph {self.name!r} has a cycle: {self._cycle(missing)}", "unroll the loop")
         return np.asarray(order, np.int32)
 
     def _cycle(self, missing: list[int]) -> str:

@@ -104,7 +104,7 @@ class GraphBuilder:
         ops, tensors = self.operations, self.tensors
         bad = next((o for o in ops if o.phase not in PHASES), None)
         if bad is not None:
-            raise GraphError(f"phase of operation {bad.name!r} is {bad.phase!r}", f"it is one of {', '.join(PHASES)}")
+            raise GraphError(f"phase of operation {bad.name!r} is {bad.phase!r}", f"give one of {', '.join(PHASES)}")
         producer = np.fromiter((t[0] for t in tensors), np.int32, len(tensors))
         order = np.argsort(producer, kind="stable")  # tensor in the graph -> tensor of this builder
         place = np.empty(len(order), np.int32)

@@ -1,8 +1,8 @@
 """Graphs in files: `NAME.graph.npz`, a zip of plain numpy arrays and one JSON header; nothing in it is executable.
 
 Version 1. Member `header.json` (UTF-8 bytes as a uint8 array): `format` = "placekit-graph", `version`, `name`,
-`attributes`, `vocabularies` (strings of each labelled column), `fingerprint`. Member `op_name`: UTF-8 names joined by
-newlines. One member per field of `Graph` (codes for labelled columns), extra columns prefixed by `column.`.
+`attributes`, `vocabularies` (strings of each labeled column), `fingerprint`. Member `op_name`: UTF-8 names joined by
+newlines. One member per field of `Graph` (codes for labeled columns), extra columns prefixed by `column.`.
 """
 
 from __future__ import annotations

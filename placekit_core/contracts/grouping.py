@@ -51,7 +51,7 @@ class Grouping:
 
     @classmethod
     def colocated(cls, graph: Graph) -> Grouping:
-        """The finest grouping: every operation on its own, except those that must share a device."""
+        """The finest grouping: every operation on its own, except operations that must share a device."""
         free = graph.colocate < 0
         key = np.where(free, np.arange(graph.n) + graph.n, graph.colocate)
         grouping = cls.of(key)
@@ -61,11 +61,11 @@ class Grouping:
     def sources_apart(self, graph: Graph) -> Grouping:
         """The groups, with their sources (parameters, state, inputs) in groups of their own: `weights of NAME`.
 
-        What must share a device with a source goes with it if it is an update; else the source stays where it is.
+        Updates that must share a device with a source move with it. A source that must share one with another kernel stays.
         """
         works = graph.kernel & (graph.phase != PHASES.index("update"))
         tied = np.flatnonzero(graph.colocate >= 0)
-        used = np.unique(graph.colocate[tied[works[tied]]])  # sets with a kernel that is not an update
+        used = np.unique(graph.colocate[tied[works[tied]]])  # co-located sets with a kernel that is not an update
         holds = np.unique(graph.colocate[tied[~graph.kernel[tied]]])
         set_apart = np.isin(graph.colocate, np.setdiff1d(holds, used)) & (graph.colocate >= 0)
         apart = set_apart | (~graph.kernel & (graph.colocate < 0))
@@ -139,7 +139,7 @@ def quotient(graph: Graph, grouping: Grouping) -> Graph:
 
 
 def _sums(values: NDArray[Scalar], members: NDArray[np.integer], begin: NDArray[np.integer]) -> NDArray[Scalar]:
-    """[g] sums of each group's values, `members[begin[i] : begin[i + 1]]`; the same bits as of `sum` for each group.
+    """[g] sums of each group's values, `members[begin[i] : begin[i + 1]]`; bitwise equal to `sum` of each group.
 
     A zero before each group makes `reduceat` add up a group as `sum` does, in pairs.
     """

@@ -1,7 +1,7 @@
 """The hooks: functions of a plugin, marked with `@hookimpl`, that add components, commands and loggers to placekit.
 
 The hooks that return components and commands are called whenever plugins are listed, so their module must import nothing heavy.
-What the components must do is in the abstract base classes of interfaces.py.
+The abstract base classes in interfaces.py say what components must do.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -34,7 +34,7 @@ KINDS = ("importer", "grouper", "policy", "trainer", "backend")
 class Component:
     """Describes one component of a plugin. Listing plugins reads only this, so it imports nothing heavy.
 
-    Importers have an `ImporterComponent`. A policy may have a `PolicyComponent`, which says more.
+    Importers return an `ImporterComponent` instead, and policies may return a `PolicyComponent`.
 
     Attributes:
         name: what users write, e.g. `+policy=NAME`.
@@ -56,7 +56,7 @@ class PolicyComponent(Component):
     """Describes a policy, with its trainer if it learns, and whether it is a baseline.
 
     Attributes:
-        trainer: for a learnable policy, the trainer that `trainer: auto` takes.
+        trainer: for a learnable policy, the trainer that `trainer: auto` chooses.
         trainer_options: values that replace the defaults of that trainer's options, whether a user names the trainer or not.
         baseline: show the placement of this policy beside the result of every run. With default options, such a policy
             returns the same placement in every run, needs little time and few evaluations, and raises NotApplicable for a
@@ -74,12 +74,12 @@ class ImporterComponent(Component):
 
     Attributes:
         files: endings of the names of the files that it reads; its options then have a `path`.
-        detect: whether it reads a file that begins with these bytes (4096 at most). It is called for every file, so it is
-            light and never raises. Without it, the ending alone decides.
+        detect: a function of the first bytes of a file (at most 4096) that says whether the importer reads the file. It
+            is called for every file, so it must be fast and must not raise. Without it, the ending alone decides.
         writes: True if the class has `write` for files with the endings in `files`; or the endings of the files that it
             writes, where other importers write files with the endings in `files`.
         objects: the types of the Python objects that it takes, `module.Class`.
-        shorthand: options that command lines and `place` take without `importer.`. The first one chooses the importer:
+        shorthand: options that users may write without `importer.`. The first one chooses the importer:
             `model=NAME batch=8` means `importer=X importer.model=NAME importer.batch=8`. If its value is a file that
             another importer reads, that importer reads it.
     """
@@ -155,7 +155,7 @@ def placekit_backends() -> list[Component]:
 
 @hookspec
 def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
-    """A run begins, or is resumed; `config` is its complete configuration. Nothing has been imported yet.
+    """Called when a run starts or is resumed, before the program is imported; `config` is the complete configuration.
 
     If a run fails before its first evaluation, `placekit_run_finished` is not called.
 
@@ -169,7 +169,7 @@ def placekit_run_started(run_dir: Path, config: Mapping[str, Any]) -> None:
 
 @hookspec
 def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mapping[str, float]) -> None:
-    """A batch of `program` was evaluated; `row` is the new row of its history, `directory` the folder of its files.
+    """Called after each evaluated batch of `program`; `row` is the new row of its history, `directory` the folder of its files.
 
     `row` has the columns of history.csv. The time of this hook is part of the run's seconds.
 
@@ -183,28 +183,28 @@ def placekit_evaluated(run_dir: Path, directory: Path, program: str, row: Mappin
 
 @hookspec
 def placekit_checkpoint(run_dir: Path) -> None:
-    """A checkpoint was written completely.
+    """Called when a checkpoint has been written.
 
-    A logger that flushes its output here has the same rows as the state from which a resumed run continues.
+    Flush the logger's output here: then it holds the same rows as the checkpoint, from which a resumed run continues.
     """
 
 
 @hookspec
 def placekit_run_finished(run_dir: Path, result: Result) -> None:
-    """A run ended. All its results are written except result.json, which comes last and marks a run as complete.
+    """Called at the end of a run, when all results are written except result.json, which marks the run as complete.
 
-    Also called if no placement fits, after Ctrl-C, and after an error once something was evaluated: `result.summary` has
-    `fits` and `status`.
+    Also called if no placement fits, after Ctrl-C, and after an error once something was evaluated: see
+    `result.summary.fits` and `result.summary.status`.
     """
 
 
 @hookspec
 def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
-    """Return what a user can do next with the result of a run, in lines that begin with a verb or a command.
+    """Return suggestions for using the result of a run: lines that begin with a verb or a command.
 
-    Called for every installed plugin by `placekit run`, though not in sweeps, after result.json is written if a placement
-    fits. It prints the first three lines of all plugins to stderr, those of `@hookimpl(tryfirst=True)` first and those of
-    `trylast=True` last. A hook that fails is a warning.
+    `placekit run` calls it for every installed plugin after writing result.json, if a placement fits; sweeps do not. It
+    prints the first three lines of all plugins to stderr: `@hookimpl(tryfirst=True)` comes first, `trylast=True` last.
+    If a hook fails, the run warns and goes on.
 
     Example::
 
@@ -216,11 +216,11 @@ def placekit_next_steps(run_dir: Path, result: Result) -> list[str]:
 
 @hookspec
 def placekit_result_methods() -> Mapping[str, Callable[..., Any]]:
-    """Return methods that each `Result` gets, by name: functions whose first argument is the result.
+    """Return methods to add to every `Result`, by name: functions whose first argument is the result.
 
-    A notebook shows a result by its method `_repr_html_`. Functions import what they need when they are called, and stand in a
-    module, so that results can be pickled. A name that a result has already is an error of the plugin; then, and if the hook
-    fails, a warning says so.
+    Notebooks show a result by its method `_repr_html_`. Define the functions at the top level of a module, so that
+    results can be pickled, and import what they need inside them. A hook that fails or returns a name that `Result` has
+    already is ignored, with a warning.
 
     Example::
 
@@ -236,9 +236,9 @@ def placekit_result_methods() -> Mapping[str, Callable[..., Any]]:
 
 @hookspec
 def placekit_sweep_finished(directory: Path, registry: Any) -> None:
-    """All jobs of a sweep have ended, whether they failed or not; their run directories are in `directory`.
+    """Called when all jobs of a sweep have ended, failed ones included; their run directories are in `directory`.
 
-    Called for every installed plugin. `registry` has the plugins that are installed, as for commands.
+    Called for every installed plugin. `registry` holds the installed plugins, as for commands.
 
     Example::
 
@@ -255,10 +255,10 @@ def placekit_commands() -> list[Command]:
 
 @hookspec
 def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
-    """Return what influences the results of this process besides versions, such as the number of threads of a library.
+    """Return settings of this process, other than versions, that influence results, such as a library's number of threads.
 
-    Called when a run has ended; leave out a library that the run did not import. `result.json` holds the facts of all
-    plugins, and no two plugins may use the same name. A hook that fails is a warning.
+    Called when a run has ended; leave out libraries that the run did not import. `result.json` holds the facts of all
+    plugins, and no two plugins may use the same name. If a hook fails, the run warns and goes on.
 
     Example::
 
@@ -271,10 +271,10 @@ def placekit_facts() -> Mapping[str, str | int | float | bool | None]:
 
 @hookspec(firstresult=True)
 def placekit_error_band(problem: Problem, devices: Sequence[int]) -> ErrorBand | None:
-    """Return how far predictions of programs like this one, on these devices of the machine, are from published measurements.
+    """Return how far predictions of similar programs, on these devices of the machine, are from published measurements.
 
-    Called before a search chooses its placement, and for the result: look it up, and simulate nothing. None leaves it to other
-    plugins; the first answer counts.
+    Called before a search chooses its placement, and again for the result: look the answer up, do not simulate. None
+    leaves the answer to other plugins; the first answer counts.
 
     Example::
 
@@ -316,9 +316,9 @@ def placekit_machine(words: str) -> Cluster | None:
 
 @hookspec(firstresult=True)
 def placekit_this_computer() -> Cluster | None:
-    """Return the computer that this process runs on, or None to leave that to other plugins; `cluster=auto` asks for it.
+    """Return this computer as a machine, for `cluster=auto`, or None to leave that to other plugins.
 
-    Measure nothing, so that the same computer is always the same machine. Raises ClusterError for a computer that cannot be
+    Do not measure: the same computer must always give the same machine. Raises ClusterError if its hardware cannot be
     read.
 
     Example::

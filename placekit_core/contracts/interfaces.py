@@ -29,7 +29,7 @@ from placekit_core.contracts.program import Executable, Program
 from placekit_core.contracts.task import Session, Task
 
 State = Mapping[str, Any]  # the content of a checkpoint: nested dicts of arrays, numbers, strings, lists
-Checkpoint = Callable[[State], None]  # call it at points from which a run can continue exactly with that state
+Checkpoint = Callable[[State], None]  # call it with a state from which the run can continue exactly
 
 
 class Plugin(ABC):
@@ -75,7 +75,7 @@ class Grouper(Plugin):
     """Partitions the operations of a graph into groups that are placed as one."""
 
     acyclic: ClassVar[bool] = True
-    """The forward phase of the graph of groups has no cycle (the whole step may have: groups hold their gradients)."""
+    """Whether the groups of the forward phase form no cycle. In a whole step they may: a group also holds its gradients."""
     requested: ClassVar[bool] = True
     """Whether choosing this grouper is a request: the run notes it if the policy ignores groups."""
 
@@ -137,13 +137,13 @@ class Rollouts:
 class LearnablePolicy(Policy):
     """A policy with parameters. It never evaluates: its trainer does, and passes it the weights for its gradients.
 
-    Its options derive from `LearnableOptions`. What only some trainers need are abilities, classes that a policy subclasses
-    besides this one: `RecomputesLogProb`, `ReportsKL`, `EstimatesReturns`, `Imitates`, `Teaches`, `ExploresNear`.
+    Its options derive from `LearnableOptions`. Some trainers need abilities, classes that a policy subclasses in addition to this
+    one: `RecomputesLogProb`, `ReportsKL`, `EstimatesReturns`, `Imitates`, `Teaches`, `ExploresNear`.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearnableOptions
     free_options: ClassVar[tuple[str, ...]] = ("checkpoint", "threads", "rollouts")
-    """Options that may differ from those that the parameters of `checkpoint` were trained with."""
+    """Options that may differ from those with which `checkpoint` was trained."""
 
     @abstractmethod
     def build(self, problems: Sequence[Problem], rng: Generator) -> None:
@@ -181,7 +181,7 @@ class LearnablePolicy(Policy):
         """Replace the parameters. Raises PlacekitError that names a parameter that is missing or has another shape."""
 
     def place(self, task: Task, rng: Generator) -> Placement:
-        """The placement of one episode without exploration. With option `rollouts`, drawn ones are evaluated before it."""
+        """The placement of one episode without exploration. With option `rollouts`, drawn placements are evaluated first."""
         device, priority = self.rollout(task.problem, 1, rng).placements.one(0)
         if (drawn := int(min(self.options.rollouts, task.evaluate.remaining)) - 1) > 0:
             task.evaluate(self.rollout(task.problem, drawn, rng, explore=1.0).placements)
@@ -216,7 +216,7 @@ class ReportsKL(Ability):
 
 
 class EstimatesReturns(Ability):
-    """Has a value function: what it expects of an episode, before each of its decisions. Its parameters are the policy's."""
+    """Has a value function: the return that it expects before each decision of an episode. The policy holds its parameters."""
 
     verb = "estimate returns"
 
@@ -268,7 +268,7 @@ A = TypeVar("A", bound=Ability)
 
 
 def able(policy: LearnablePolicy, ability: type[A], hint: str) -> A:
-    """`policy`, which has `ability`. Raises ConfigError with `hint` if it has not."""
+    """Return `policy` if it has `ability`. Raises ConfigError with `hint` otherwise."""
     found: object = policy
     if not isinstance(found, ability):
         raise ConfigError(f"policy {policy.name!r} cannot {ability.verb}", hint)
@@ -289,7 +289,7 @@ class Trainer(Plugin):
     ) -> None:
         """Train `policy` on all `tasks` until an evaluator ends it by BudgetExhausted; never return earlier.
 
-        Call `checkpoint` with the trainer's state at points where everything (policy, optimiser, generators, baselines,
+        Call `checkpoint` with the trainer's state at points where everything (policy, optimizer, generators, baselines,
         evaluators) is consistent; the run adds the states of policy, generators and evaluators.
         """
 
@@ -298,34 +298,34 @@ class Backend(Plugin):
     """Evaluates placements: by simulation, or by running the program."""
 
     objective: str = "makespan"
-    """What is minimised; it may depend on the options. Any name is fine, such as `energy`.
+    """The quantity to minimize; it may depend on the options. Any name is fine, such as `energy`.
 
-    Known to placekit: `makespan`, one step from its beginning to its end; `max_load`, the busiest device of a pipeline;
-    `blocking_latency`, one sample through blocking calls; `step`, a step of several micro-batches; `throughput`, one
-    micro-batch of a pipeline in its steady state; `token`, one micro-batch through all stages (docs/pipelines.md).
+    placekit knows `makespan` (one step from its beginning to its end), `max_load` (the busiest device of a pipeline),
+    `blocking_latency` (one sample through blocking calls), `step` (a step of several micro-batches), `throughput` (one
+    micro-batch of a pipeline in its steady state) and `token` (one micro-batch through all stages): see docs/pipelines.md.
     """
     unit: str = "s"
-    """The unit of its values: seconds, or that of an objective that is no time, such as `J` or `$`.
+    """The unit of its values: `s`, or the unit of an objective other than time, such as `J` or `$`.
 
-    Fields called `value_s` hold values in this unit, and schedules are in seconds all the same.
+    Fields called `value_s` hold values in this unit; times in schedules are always in seconds.
     """
     simulated: bool
     """False for a backend that measures."""
     deterministic: bool
-    """Equal placements have equal values, so each is evaluated once. A backend that repeats measurements returns `spread_s`."""
+    """Whether equal placements have equal values; then each is evaluated once. Repeated measurements return `spread_s`."""
     parallel: bool = False
-    """`evaluate` may be called from several processes at once without changing the values."""
+    """Whether several processes may call `evaluate` at once without changing the values."""
 
     @property
     def offloads(self) -> bool:
-        """Parameters and inputs may live elsewhere and be on a device only while it reads them: `Session.prefetch`.
+        """Whether parameters and inputs may be stored elsewhere, and copied only while a device reads them (`Session.prefetch`).
 
         In the problems of such a backend they are in groups of their own (`Grouping.sources_apart`).
         """
         return False
 
     def devices(self) -> Cluster | None:
-        """The machine that it can see; None for simulators."""
+        """The machine that it detects; None for simulators."""
         return None
 
     def hardware(self) -> str:

@@ -88,8 +88,8 @@ class Schedule:
         value_s: the objective of the run.
         spans: all tasks and messages of the run, if it has tasks larger than operations.
         op_runs: [n] how often each operation ran; None: once.
-        op_round, transfer_round: [n], [x] the order of starts at one instant: number of the round in which each started (a task
-            that takes no time ends before the next round), ascending with time; None if the backend has no rounds.
+        op_round, transfer_round: [n], [x] number of the round in which each started, ascending with time. Rounds order starts at
+            the same instant: a task that takes no time ends before the next round. None if the backend has no rounds.
     """
 
     op_device: NDArray[np.int16]

@@ -28,8 +28,8 @@ class LearnableOptions(Options):
 
     checkpoint: str | None = Field(
         None,
-        description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`:"
-        " one that a package ships; null: untrained",
+        description="run directory of a trained policy to start from (`policy.safetensors`), or `pkg://PACKAGE/FOLDER`,"
+        " which a package ships; null: untrained",
     )
     rollouts: int = Field(
         1,

@@ -34,7 +34,7 @@ def _unique(names: list[str]) -> list[str]:
 
 
 class PlacementFile(FileModel):
-    """A placement file. Whoever measures the placement may add the last three fields."""
+    """A placement file. Programs that measure the placement may add the last three fields."""
 
     format: Literal["placekit-placement"]
     version: Literal[1]

@@ -23,15 +23,15 @@ from placekit_core.contracts.placement import Placement, Placements
 from placekit_core.contracts.units import mebibytes
 
 Scalar = TypeVar("Scalar", bound=np.generic)
-_machine: ContextVar[Cluster | None] = ContextVar("machine", default=None)  # that a run imports for
+_machine: ContextVar[Cluster | None] = ContextVar("machine", default=None)  # the machine of the run that imports
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A graph to place on a cluster, in groups. Policies place the g groups; backends evaluate the n operations.
 
-    Raises ClusterError on creation if an operation has no device that may run it, or if the parameters and state do not
-    fit on the machine whatever the placement; PlacekitError if the costs are not seconds of this graph's operations.
+    Raises ClusterError on creation if an operation may not run on any device, or if the parameters and state do not fit in any
+    placement; PlacekitError if the costs are not seconds of this graph's operations.
     """
 
     graph: Graph
@@ -205,6 +205,6 @@ def _refuse_larger(name: str, what: str, need: float, cluster: Cluster) -> None:
         raise ClusterError(
             f"{name!r} does not fit on {cluster.name!r}: {what} {mebibytes(need)}, all devices together have"
             f" {mebibytes(room)}{less}",
-            "use a cluster with more memory (that of its CPU counts, too), numbers of fewer bits, or a smaller model;"
-            " a cache of tokens takes less with less context or batch",
+            "use a cluster with more memory (host memory counts if the cluster has a CPU), numbers of fewer bits, or a smaller"
+            " model; for a language model also less context or a smaller batch",
         )

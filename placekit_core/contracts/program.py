@@ -1,4 +1,4 @@
-"""What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
+"""A program as an importer returns it: a graph and, if the source has them, costs, a machine, and a way to execute it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Executable(Protocol):
         ...
 
     def initial(self, seed: int | None = None) -> dict[int, Any]:
-        """Values of all sources (parameters, buffers, optimiser state, example inputs), without views, as fresh copies.
+        """Values of all sources (parameters, buffers, optimizer state, example inputs), without views, as fresh copies.
 
         With `seed` None, the seed of the importer's options.
         """
@@ -37,7 +37,7 @@ class Executable(Protocol):
     def compile(
         self, ops: Sequence[int], device: Any = None, keep: Collection[int] | None = None
     ) -> Callable[..., dict[int, Any]]:
-        """`run(values, step=0)`, which runs kernels `ops`, in this order, on `device` (of the library; None: the CPU).
+        """Return `run(values, step=0)`, which runs the kernels `ops`, in this order, on `device` (of the library; None: the CPU).
 
         `values` holds the tensors that the operations read but do not produce; for a tensor in `views`, the tensor or its
         base. `run` returns the tensors that the operations produce, without views. With `keep`, it returns only those in
@@ -48,7 +48,7 @@ class Executable(Protocol):
 
     @property
     def views(self) -> Mapping[int, int]:
-        """Each tensor that is a view, with its base (which is no view itself)."""
+        """Each view, by its tensor, with the tensor of its base (never a view itself)."""
         ...
 
     def view(self, tensor: int) -> Callable[[Any], Any]:
@@ -76,9 +76,9 @@ class Executable(Protocol):
 
 
 class Deferred:
-    """An `Executable` whose program is imported when something of it is first used, for graphs that came from elsewhere.
+    """An `Executable` that imports its program at first use, for a graph that was made without it.
 
-    Its use raises ImporterError if `load` returns another graph.
+    Using it raises ImporterError if `load` returns another graph.
     """
 
     def __init__(self, load: Callable[[], Program], graph: Graph, recipe: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Deferred:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What an importer returns: a graph and, if the source has them, its costs, its machine, and a way to execute it."""
+    """A program as an importer returns it: a graph and, if the source has them, costs, a machine, and a way to execute it."""
 
     graph: Graph
     costs: CostTable | None = None

@@ -20,7 +20,7 @@ from placekit_core.contracts.units import format_value, percent
 
 
 class Found(FileModel):
-    """What a search found. Times in seconds, memory in bytes; null where there is no value.
+    """The results of a search. Times in seconds, memory in bytes; null where there is no value.
 
     `value_s`, `bound_s` and `spread_s` are in `unit`, seconds for most objectives.
 
@@ -87,7 +87,7 @@ def compared(value_s: float, base_s: float, spread_s: float | None = None, unit:
 
 
 class Baseline(FileModel):
-    """What another policy's placement of the same problem costs, on the same backend. Times in seconds, memory in bytes.
+    """The result of another policy for the same problem, on the same backend. Times in seconds, memory in bytes.
 
     `value_s`: null if the placement does not fit. `device`: the only device that runs kernels; empty if several do.
     `note`: the policy's notes. `own_remeasured_s`: on backends that measure, the value of the run's own placement, measured again
@@ -107,7 +107,7 @@ class Baseline(FileModel):
 
     @property
     def label(self) -> str:
-        """The policy, the device if it is only one, and where its search was cut short."""
+        """The policy; its device, if it uses only one; and where its search was cut short."""
         name = f"{self.policy} on {self.device}" if self.device else self.policy
         return name if self.stopped_after is None else f"{name} after {self.stopped_after} evaluations"
 
@@ -158,9 +158,9 @@ class Export:
 
 
 class ProgramSummary(Found):
-    """What was found for one program.
+    """The results for one program, as in result.json.
 
-    `error_band`: how wrong such a simulated value is; null for measured ones, and on machines without hosts, which nobody has.
+    `error_band`: how wrong a simulated value like this is; null for measured values, and on idealized machines without hosts.
     `layers`: the repeated layers that each device runs (`h.0-19`); empty unless each layer is a group of the problem.
     `baselines`: standard placements of the same problem, for comparison.
     """
@@ -211,7 +211,7 @@ class Summary(Found):
 
     @property
     def line(self) -> str:
-        """The outcome and what it took, in one line."""
+        """The outcome, with its evaluations and seconds, in one line."""
         gap = "" if self.gap is None else f", gap {percent(self.gap)}"
         used = f"{self.evaluations} evaluation{'' if self.evaluations == 1 else 's'} in {self.seconds:.1f} s"
         return f"{self.outcome}{gap}, {used}" + ("" if self.status == "finished" else f" ({self.status})")
@@ -253,7 +253,7 @@ class Summary(Found):
 
 @dataclass(frozen=True, eq=False)
 class ProgramResult:
-    """What was found for one program.
+    """The results for one program, as objects.
 
     Attributes:
         summary: the numbers, as in result.json.
@@ -276,9 +276,9 @@ class ProgramResult:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run found; times in seconds, memory in bytes.
+    """The result of a run; times in seconds, memory in bytes.
 
-    `problem`, `placement`, `measurements` and `schedule` are those of the only program; a family has them in `programs`.
+    With one program, `problem`, `placement`, `measurements` and `schedule` belong to it; a family has them in `programs`.
 
     Attributes:
         summary: the numbers, with seed, budget, versions and configuration: the content of result.json.

@@ -1,4 +1,4 @@
-"""What a policy or trainer gets: a problem, and the evaluators that are its only way to a backend."""
+"""The input of a policy or trainer: a problem, and evaluators, its only access to backends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Session(ABC):
         return None
 
     def baselines(self) -> Sequence[Baseline]:
-        """Usual ways to run the program on this backend that no policy stands for, to compare results with."""
+        """Common ways to run the program on this backend that no policy provides, to compare results with."""
         return ()
 
     def kernel(self) -> Any:
@@ -107,8 +107,8 @@ class Evaluator(ABC):
     def remaining(self) -> float:
         """Evaluations left in the budget, maybe infinite; 0 once its seconds are used up.
 
-        Until something was evaluated, one is left even if the seconds are used up: every run finds a placement. A loop that may
-        not evaluate anything must check `progress` instead, which is 1 once the seconds are used up.
+        At least 1 before the first evaluation, even if the seconds are used up, so that every run finds a placement. A loop that
+        may not evaluate anything must check `progress` instead, which is 1 once the seconds are used up.
         """
         left, ledger = self.ledger.remaining, self.ledger
         if left <= 0 and not self.evaluations and (ledger.limit is None or ledger.evaluations < ledger.limit):
@@ -171,7 +171,7 @@ class Evaluator(ABC):
     def prefer(self, placement: Placement, within: float) -> bool:
         """Make `placement` the best if it fits and is at most the share `within` slower than the best so far, if any.
 
-        For the end of a search that prefers a placement for another reason than its value. Returns whether it is the best now.
+        For a search that ends by choosing a placement for another reason than its value. Returns whether it is now the best.
         """
 
     def note(self, text: str) -> None:

@@ -212,7 +212,7 @@ class Search:
     def _opened(self) -> OpenProgram:
         """The program, open. Raises PlacekitError outside the block."""
         if not self._open:
-            raise PlacekitError("a search is open within its block only", "write `with search(...) as s:`")
+            raise PlacekitError("a search can only be used inside its `with` block", "write `with search(...) as s:`")
         return self._program
 
     @property
@@ -283,7 +283,7 @@ def load_programs(source: Any = None, **about: Any) -> list[Program]:
 def _how_to_say(source: str, registry: Registry) -> str:
     """A hint for a text that is neither a file nor an importer: it may be the name of a model, `hf:gpt2`."""
     first = sorted({c.shorthand[0] for c in registry.importers() if c.shorthand})
-    named = [f"a name is given as {key}={source!r}" for key in first if ":" in source[2:]]
+    named = [f"write the name of a model as {key}={source!r}" for key in first if ":" in source[2:]]
     return "; ".join([known_files(registry), *named])
 
 
@@ -294,7 +294,7 @@ def _programs(source: Any, about: Mapping[str, Any], registry: Registry) -> dict
         if component is None:
             known = sorted({f"{c.shorthand[0]}=..." for c in registry.importers() if c.shorthand})
             hint = " or ".join(["give a graph, a file or an object", *known])
-            raise ImporterError("nothing says what is placed", hint)
+            raise ImporterError("no program to place was given", hint)
         first = component.shorthand[0]
         if not names_file(str(about[first]), registry):
             return {"name": component.name, **about}
@@ -331,8 +331,8 @@ def _from_object(source: Any, about: Mapping[str, Any], registry: Registry) -> l
             return cls.convert(source, **about)
     takes = sorted({t for c in registry.importers() for t in c.objects})
     raise ImporterError(
-        f"no importer takes a {types[0]}",
-        f"graphs, programs, graph files, importers, and {', '.join(takes) or 'nothing else'}; others come with plugins",
+        f"no importer can read a {types[0]}",
+        f"give a graph, a program, a graph file or an importer{''.join(f', or a {t}' for t in takes)}; plugins add other types",
     )
 
 

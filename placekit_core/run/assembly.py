@@ -402,7 +402,9 @@ def component(config: RunConfig, section: str, registry: Registry) -> tuple[Entr
     entry = registry.get(kind_of(section), str(values.pop("name", "")))
     if section == "parallel":
         if INNER not in entry.component.config.model_fields:
-            raise ConfigError(f"parallel={entry.component.name}: this backend evaluates on no other one")
+            raise ConfigError(
+                f"parallel={entry.component.name}: this backend cannot evaluate on another one", "leave out parallel"
+            )
         values[INNER] = config.backend
     try:
         return entry, entry.options(values, f"{section}.")

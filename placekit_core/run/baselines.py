@@ -30,7 +30,8 @@ from placekit_core.run.placing import place_one
 from placekit_core.run.registry import Registry
 
 MOST_EVALUATIONS = 16
-"""Evaluations that one baseline may make; a search that is cut short says so. Most make one: of what they return."""
+"""Evaluations that one baseline may make; a search that is cut short says so. Most make one, of the placement that they
+return."""
 SHARE, LEAST_S = 0.1, 20.0
 """On a backend that measures, baselines may take this share of the time of the search, and at least these seconds."""
 
@@ -47,7 +48,7 @@ def chosen_baselines(config: RunConfig, registry: Registry) -> list[Entry]:
         for entry in found:
             if issubclass(entry.load(), LearnablePolicy):
                 raise ConfigError(
-                    f"baselines: policy {entry.component.name!r} needs training, and a baseline is placed without",
+                    f"baselines: policy {entry.component.name!r} needs training, and baselines are not trained",
                     "train it in a run of its own, and compare the two",
                 )
     else:
@@ -118,7 +119,7 @@ def _evaluated(assembly: Assembly, search: OpenProgram, entry: Entry) -> list[Ba
         return [Baseline(policy=name, value_s=None, fits=False, note="; ".join(evaluate.notes))]
     peak = dict(zip(problem.cluster.device_names, best.peak_bytes.tolist(), strict=True))
     ours, value_s, spread_s, own_remeasured_s = search.evaluate.best, best.value_s, best.spread_s, None
-    if ours is not None and not backend.deterministic:  # a machine has slow minutes
+    if ours is not None and not backend.deterministic:  # the speed of a machine drifts
         if best.placement.same_as(ours.placement):
             value_s, spread_s = ours.value_s, ours.spread_s
         else:

@@ -27,7 +27,7 @@ NONE = "none"
 PYTHON = "python"
 """The importer of a run whose programs were passed to `place` as Python objects."""
 CHANGES_NO_RESULT = frozenset({"run_dir", "checkpoint_s", "log", "baselines", "parallel", "python_objects"})
-"""Two runs that differ only in these options have the same result."""
+"""Options that do not change a run's result."""
 DEFAULT_EVALUATIONS, DEFAULT_SECONDS = 10_000, 600.0
 """The budget of a run without a limit: evaluations on a simulator, seconds on a backend that measures."""
 
@@ -69,7 +69,7 @@ class BudgetConfig(_Section):
     )
     proxy_evaluations: Count | None = Field(
         default=None,
-        description="placements to evaluate on the proxy; null: learners begin without it, other uses have no limit",
+        description="placements to evaluate on the proxy; null: no pretraining on it, and no limit for other uses",
     )
 
 
@@ -125,7 +125,7 @@ class RunConfig(_Section):
 
     @property
     def without_effect(self) -> Any:
-        """What to exclude from a dump to leave the options that decide the result; see `ImporterOptions` for `cache`."""
+        """The options that do not change the result, as pydantic's `exclude`; see `ImporterOptions` for `cache`."""
         keeps = isinstance(self.importer.get("cache"), bool)  # another importer may have an option of this name
         return dict.fromkeys(CHANGES_NO_RESULT, True) | ({"importer": {"cache": True}} if keeps else {})
 

@@ -31,10 +31,10 @@ class Observer:
     """Receives the progress of a run, as the command line does to show it. Override any of the methods."""
 
     def stage(self, text: str) -> None:
-        """Something that takes a while begins."""
+        """A stage that takes a while begins."""
 
     def say(self, text: str) -> None:
-        """A fact about what is placed."""
+        """A fact about the programs."""
 
     def progress(self, text: str, share: float | None) -> None:
         """A component reports how far it is; see `report_progress`."""
@@ -92,7 +92,10 @@ class Run:
         self.who = f"importer {config.importer['name']!r}"
         self.observer.stage(f"importing {stages.source(config)}")
         if assembly.trainer is not None and all(p.split == "test" for p in assembly.programs):
-            raise ConfigError("there is no program to train on: each has the split `test`")
+            raise ConfigError(
+                "there is no program to train on: each has the split `test`",
+                "give programs of split `train`, or a trained policy: trainer=none policy.checkpoint=RUN_DIR",
+            )
         self.observer.say(f"  {stages.imported(assembly.programs)}")
         self.stack.enter_context(self.stop)
         self.observer.stage(f"grouping with {config.grouper['name']}, opening backend {config.backend['name']}")

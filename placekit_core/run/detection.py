@@ -39,24 +39,24 @@ def shorthands(registry: Registry) -> dict[str, list[ImporterComponent]]:
 
 
 def chosen_by(keys: Collection[str], registry: Registry) -> ImporterComponent | None:
-    """The importer whose first shorthand is one of `keys`, as `model` is; None without one. Raises ConfigError for several."""
+    """The importer whose first shorthand, such as `model`, is one of `keys`; None without one. Raises ConfigError for several."""
     found = [(k, c) for k, owners in shorthands(registry).items() if k in keys for c in owners if c.shorthand[0] == k]
     if len(found) > 1:
         named = " and ".join(f"{key} is importer {component.name}'s" for key, component in found)
-        raise ConfigError(f"more than one option says what is placed: {named}", "give one of them")
+        raise ConfigError(f"more than one option says what to place: {named}", "give only one of them")
     return found[0][1] if found else None
 
 
 def names_file(value: str, registry: Registry) -> bool:
-    """Whether the value of a shorthand is a file that an importer reads, as in `model=net.onnx`; `hf:x.json` is a name."""
+    """Whether the value of a shorthand is a file that an importer reads (`model=net.onnx`) and not a name (`hf:x.json`)."""
     return not re.match(r"\w\w+:", value) and bool(readers_of(value, registry))
 
 
 def importer_of(path: str | Path, registry: Registry) -> str:
     """Name of the importer that reads a file.
 
-    Among the importers for its ending, the one whose `detect` accepts the first bytes, or else the only one without `detect`.
-    If no importer has its ending, the only one whose `detect` accepts the first bytes. Raises GraphError otherwise.
+    If importers read this ending: the one whose `detect` accepts the first bytes, or else the only one without `detect`. If
+    none does: the only importer whose `detect` accepts the first bytes. Raises GraphError otherwise.
     """
     importers = {c.name: c for c in registry.importers() if c.files}
     named = readers_of(path, registry)
@@ -83,4 +83,4 @@ def importer_of(path: str | Path, registry: Registry) -> str:
         raise GraphError(f"{path} can be a file of importer {' or '.join(fitting)}", hint)
     others = f": its content is not that of importer {' or '.join(named)}" if named else ""
     others += f", but of {' or '.join(claims)}" if claims else ""
-    raise GraphError(f"{path} is not a graph that an importer knows{others}", hint)
+    raise GraphError(f"{path} fits no importer{others}", hint)

@@ -94,7 +94,7 @@ def _imported(target: str, what: str, distribution: str, version: str) -> Any:
 
 @contextlib.contextmanager
 def plugin_output() -> Iterator[None]:
-    """Standard output is for results: what plugins and programs print in this block goes to standard error, as it is."""
+    """Within the block, output of plugins and programs goes to standard error, unchanged: standard output is for results."""
     with contextlib.redirect_stdout(error := unfiltered(sys.stderr)), contextlib.redirect_stderr(error):
         yield
 
@@ -124,11 +124,11 @@ class Broken:
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How the user can correct it."""
         return getattr(self.cause, "hint", "") or f"correct it, or reinstall or remove {self.distribution}"
 
     def may_have(self, name: str) -> bool:
-        """Guess whether `name` is one of its components: nobody could ask the plugin."""
+        """Guess whether `name` is one of its components; a broken plugin cannot list them."""
         names = {self.plugin, self.distribution.removeprefix("placekit-")}
         return name.replace("_", "-") in {n.replace("_", "-") for n in names}
 
@@ -147,7 +147,7 @@ class Package:
         """Its folders, or the file of a single module. Finds them without importing the package."""
         try:
             spec = importlib.util.find_spec(self.module) if self.module else None
-        except ValueError:  # a module that a test made by hand
+        except ValueError:  # a module that a test built by hand
             spec = None
         folders = [Path(f) for f in (spec.submodule_search_locations or ())] if spec else []
         return folders or ([Path(spec.origin)] if spec and spec.origin else [])
@@ -170,7 +170,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Choice:
-    """What `GROUP=NAME` chooses: a component, or a preset in a `conf` folder."""
+    """A choice `GROUP=NAME`: a component, or a preset in a `conf` folder."""
 
     group: str
     name: str

@@ -115,7 +115,7 @@ class BudgetedEvaluator(Evaluator):
         self._waiting.update({name: float(value) for name, value in values.items()})
 
     def _count_within(self, evaluations: int) -> None:
-        """Count evaluations that somebody else made. Raises ValueError if they are more than the budget has left."""
+        """Count evaluations that were made elsewhere. Raises ValueError if they are more than the budget has left."""
         if self.ledger.limit is not None and self.ledger.evaluations + evaluations > self.ledger.limit:
             raise ValueError(f"{evaluations} evaluations charged with {self.remaining} left")
         self._count(evaluations)
@@ -131,7 +131,7 @@ class BudgetedEvaluator(Evaluator):
         value = np.where(m.fits & np.isfinite(m.value_s), m.value_s, np.inf)
         row = int(np.argmin(value))
         over = np.maximum(m.peak_bytes - self.problem.cluster.memory_bytes, 0).max(axis=1)
-        over = over[np.array([e is None for e in m.error], bool)]  # more memory gives the others no value
+        over = over[np.array([e is None for e in m.error], bool)]  # errors have other reasons than memory
         self.least_over_bytes = min(self.least_over_bytes, float(np.nanmin(over, initial=np.inf)))
         self.last_error = next((e for e in m.error if e), self.last_error)
         if np.isfinite(value[row]) and (self.best is None or value[row] < self.best.value_s):
@@ -156,8 +156,8 @@ class BudgetedEvaluator(Evaluator):
     def _challenge(self, placement: Placement, m: Measurements) -> None:
         """Make `placement`, which has a lower value than the best so far, the new best.
 
-        Where values vary, the lowest of many is mostly luck. The two are then measured again in turns, because a machine
-        has slow minutes, and the new one must be faster in each of `TURNS` turns. These measurements are not counted.
+        Where values vary, the lowest of many is mostly luck. The two are then measured again in turns, because the speed of a
+        machine drifts, and the new one must be faster in each of `TURNS` turns. These measurements are not counted.
         """
         best = self.best
         if best is not None and not self.deterministic:

@@ -54,9 +54,9 @@ class NothingFits(_WithResult):
 
 
 class optional(contextlib.AbstractContextManager[None]):
-    """Work without which the result is still complete, such as a logger: if it fails, `tell` gets `text` and the reason.
+    """Run work that a complete result does not need, such as a logger: if it fails, `tell` gets `text` and the reason.
 
-    That holds for every exception but Ctrl-C, because plugins may raise anything.
+    Catches every exception but Ctrl-C, because plugins may raise anything.
     """
 
     def __init__(self, tell: Callable[[str], None], text: str) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from placekit_core.run.current_run import Run
 
 LAUNCHING = 0.9
-"""Share of a step from which it is bound by launches."""
+"""A step is bound by launches if a host launches during at least this share of it."""
 
 
 def end(run: Run, error: BaseException | None = None) -> Result:
@@ -201,7 +201,7 @@ def cannot_write(error: OSError, run_dir: Path, kept: str) -> RunError:
 
 
 def kept_elsewhere(programs: Sequence[OpenProgram]) -> str:
-    """Write the best placements to a new temporary folder, as the run directory cannot be written. Returns a note."""
+    """Write the best placements to a new temporary folder, because the run directory cannot be written. Returns a note."""
     found = [(p, p.evaluate.best) for p in programs if p.evaluate.best is not None]
     if not found:
         return ""
@@ -303,7 +303,7 @@ def bound_by_launches(problem: Problem, best: Best) -> list[str]:
     whose = "the operations, whatever device they run on" if alone else "the operations of its devices"
     return [
         f"bound by launches: {'the' if alone else 'a'} host takes {format_value(float(last_s.max()), 's')} to launch {whose};"
-        " launching=graph is the same step as a recorded graph"
+        " launching=graph runs the same step as a recorded graph"
     ]
 
 
@@ -331,7 +331,7 @@ def bound_error(result: Result) -> BoundError | None:
             return BoundError(
                 f"{p.summary.program!r} has a value of {p.summary.value_s:.9g} {p.summary.unit}, below its proven bound of"
                 f" {p.summary.bound_s:.9g} {p.summary.unit}",
-                f"this is a bug in backend {result.summary.backend!r} or in what policy {result.summary.policy!r} proved",
+                f"this is a bug in backend {result.summary.backend!r} or in the bound from policy {result.summary.policy!r}",
                 replace(result, summary=result.summary.model_copy(update={"status": "failed"})),
             )
     return None
@@ -350,10 +350,10 @@ def why_nothing_fits(searches: Sequence[OpenProgram], unit: str) -> tuple[str, s
         return f"no placement of {s.name!r} has a value after {tried}", "; ".join(filter(None, reasons))
     over = ""
     if e.evaluations:
-        over = f"; the closest is over by {mebibytes(e.least_over_bytes)} on a device"
-        over += ", whose reserve and headroom are not used" if s.problem.cluster.withheld_bytes else ""
+        over = f"; the closest needs {mebibytes(e.least_over_bytes)} more on a device"
+        over += " (its reserve and headroom stay free)" if s.problem.cluster.withheld_bytes else ""
     found = f"no placement of {s.name!r} that fits on {s.problem.cluster.name!r} was found in {tried}{over}"
     if notes:  # the policy says more, perhaps that no other finds one either
         return found, "; ".join([*notes, known or "use a cluster with more memory"])
-    more = "give it a larger budget, " if e.progress >= 1 else "take "
+    more = "give it a larger budget, " if e.progress >= 1 else "use "
     return found, known or f"{more}another policy, or a cluster with more memory"

@@ -1,9 +1,9 @@
 """Keeps the graphs that importers make, so that a second `placekit run` of a program needs neither torch nor its tracing.
 
-A kept graph is found by what is known before an import (`_key`), and taken only if everything that Python code read during the
-import is as it was (watch.py): the modules and shared libraries of the process, the files that were opened or asked for, absent
-ones too, and the names in folders that were listed or searched for modules. An import with a doubt is not kept. An importer
-consents by options of class `ImporterOptions`.
+A kept graph is found by a key that is known before an import (`_key`). It is used only if nothing that Python code read during
+the import has changed (watch.py). This covers the modules and shared libraries of the process, the files that were opened or
+asked for, even absent ones, and the names in folders that were listed or searched for modules. In case of doubt, nothing is kept.
+Importers take part by options of class `ImporterOptions`.
 
 Only a command keeps an import, and only its first one. In other processes, the user's code may have changed something that the
 import depends on, such as the default type of torch.
@@ -137,8 +137,8 @@ def _read(path: Path, entry: Entry, options: BaseModel) -> list[Program]:
         if [p.graph.fingerprint for p in imported] != [p.graph.fingerprint for p in programs]:
             path.unlink(missing_ok=True)
             raise ImporterError(
-                f"importing {programs[0].graph.name!r} again gave another graph than the kept one, which is removed",
-                "start again; if the program is another one in each process, set importer.cache=false",
+                f"importing {programs[0].graph.name!r} again gave another graph than the kept one, which was removed",
+                "start again; if every import gives another graph, set importer.cache=false",
             )
         return imported
 

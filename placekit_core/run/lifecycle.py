@@ -53,7 +53,7 @@ class Lifecycle:
         ]
 
     def call(self, hook: str, **arguments: Any) -> None:
-        """Call the hook `placekit_...` of every logger. One that fails is left out from here on, with a warning."""
+        """Call the hook `placekit_...` of every logger. A logger that fails is left out from here on, with a warning."""
         for name, plugin, implementation in [*self._calls]:
             if name == hook:
                 failed = f"logger {plugin!r} failed and is left out from here on"
@@ -77,7 +77,7 @@ def facts(registry: Registry) -> dict[str, Fact]:
 
 
 def result_methods(registry: Registry) -> dict[str, Callable[..., Any]]:
-    """What plugins add to results, by name."""
+    """The methods that plugins add to results, by name."""
     found: dict[str, Callable[..., Any]] = {}
     hooks = registry.manager.hook.placekit_result_methods.get_hookimpls()
     for implementation in sorted(hooks, key=lambda h: h.plugin_name):
@@ -90,7 +90,7 @@ def result_methods(registry: Registry) -> dict[str, Callable[..., Any]]:
 
 
 def next_steps(registry: Registry, run_dir: Path, result: Result) -> list[str]:
-    """What plugins suggest that a user does next, in pluggy's order."""
+    """The next steps that plugins suggest to the user, in pluggy's order."""
     found: list[str] = []
     hooks = registry.manager.hook.placekit_next_steps.get_hookimpls()
     known = {"run_dir": run_dir, "result": result}

@@ -65,7 +65,7 @@ class Progress(Observer):
         self.progress(f"{count:,} evaluations, best {format_value(row['best_s'], unit)}", ledger.progress)
 
     def progress(self, text: str, share: float | None) -> None:
-        """Move the bar; without one, say it from time to time."""
+        """Move the bar; without a bar, print a line from time to time."""
         if self._bars is not None and self._task is not None:
             known = {} if share is None else {"total": 1.0, "completed": min(max(share, 0.0), 1.0)}
             self._bars.update(self._task, note=text, **known)

@@ -73,11 +73,11 @@ class Registry:
     """Imported programs that jobs of a sweep share, by importer (cli/sweep.py)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process, a registry is the one of what is installed there; a plugin manager cannot be pickled."""
+        """Pickle as `installed()`: plugin managers cannot be pickled, so another process finds its plugins again."""
         return installed, ()
 
     def add(self, plugin: str, hooks: Any, distribution: str, version: str, module: str = "") -> None:
-        """Register a plugin and collect what it contributes. Of a plugin that is a class, an instance is built.
+        """Register a plugin and collect what it contributes. If it is a class, an instance is built.
 
         A plugin that fails becomes one of `broken`. `module` is its top-level package.
         """
@@ -219,7 +219,7 @@ class Registry:
         found: Cluster | None = self.manager.hook.placekit_this_computer()
         if found is None:
             raise ClusterError(
-                "no plugin reads this computer, as cluster=auto asks",
+                "cluster=auto: no installed plugin can describe this computer",
                 "`pip install placekit` installs one that does; or name a cluster",
             )
         return found
@@ -248,7 +248,7 @@ class Registry:
         return found[0]
 
     def mention_broken(self, error: PlacekitError, group: str = "") -> PlacekitError:
-        """`error` about an unknown name in `group`; its hint lists the broken plugins, as one of them may have the name."""
+        """`error` about an unknown name in `group`; its hint lists the broken plugins that may define the name."""
         if group in ("importer", "workload") and not self.names("importer"):
             error = type(error)(error.message, NO_IMPORTER)
         return type(error)(error.message, f"{error.hint}; {self.names_of_broken}") if self.broken else error
@@ -337,12 +337,12 @@ def _did_you_mean(hook: str) -> str:
 
 
 def _keep_own_commands(registry: Registry) -> None:
-    """A command of a plugin that is called as one of the core's is ignored; the plugin is listed as broken."""
+    """Ignore a plugin's command that has the name of one of the core's, and list the plugin as broken."""
     for name, found in registry.commands.items():
         own = [c for c in found if c.distribution == CORE]
         for other in found if own else ():
             if other.distribution != CORE:
-                why = PluginError(f"its command {name!r} is called as one of {CORE}, and is ignored", "rename it")
+                why = PluginError(f"its command {name!r} is ignored: {CORE} has a command of this name", "rename it")
                 registry.broken.append(Broken(other.distribution, other.distribution, other.version, why))
         registry.commands[name] = own or found
 
@@ -354,7 +354,7 @@ def required(distribution: str) -> tuple[str, ...]:
         texts = [text for text in requires(distribution) or () if not _FOR_AN_EXTRA.search(text)]
     except PackageNotFoundError:
         return ()
-    if not any(";" in text for text in texts):  # as in most packages: it takes no parser, whose import takes long
+    if not any(";" in text for text in texts):  # as in most packages: needs no parser, whose import takes long
         return tuple(re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in texts)
     from packaging.requirements import Requirement
 

@@ -56,7 +56,7 @@ def refuse_used(run_dir: Path, resume: bool) -> None:
 
 
 def _other_files(run_dir: Path) -> list[str]:
-    """The files in a folder in which no run has begun; a job of a sweep that failed has left its error there."""
+    """The files in a folder in which neither a run nor a job of a sweep has begun; otherwise empty."""
     if not os.path.isdir(run_dir) or any(os.path.exists(run_dir / name) for name in (CONFIG, FAILED)):
         return []
     return sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
@@ -88,7 +88,7 @@ def prepare(run_dir: Path, resume: bool = False) -> Path:
     refuse_used(run_dir, resume)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run_dir):  # two runs that begin here at once must not share this file
+        with tempfile.TemporaryFile(dir=run_dir):  # two runs that start here at once must not share this file
             pass
     except (OSError, ValueError) as e:  # ValueError: a name that no folder can have
         raise RunError(

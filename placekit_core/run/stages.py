@@ -11,14 +11,14 @@ from placekit_core.contracts.units import count, mebibytes
 from placekit_core.run.assembly import OpenProgram
 from placekit_core.run.config import PYTHON, RunConfig
 
-_DEVICES = 4  # that are named one by one
+_DEVICES = 4  # devices that are named one by one
 
 
 def source(config: RunConfig) -> str:
-    """What is imported, and by which importer: the workload, or the file, model or module in the options."""
+    """The name of the program (workload, file, model or module) and its importer."""
     name, options = config.importer["name"], config.importer
     if name == PYTHON:
-        return "the program of the caller"
+        return "the program that was passed in"
     own = next((str(options[key]) for key in ("path", "model", "module") if options.get(key)), "")
     what = config.workload or own
     return f"{what} (importer {name})" if what and what != name else name

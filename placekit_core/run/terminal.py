@@ -15,7 +15,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def styled(stream: TextIO) -> bool:
-    """Whether text on this stream may be bold or coloured: on terminals, unless `NO_COLOR` is set (https://no-color.org)."""
+    """Whether text on this stream may be bold or colored: on terminals, unless `NO_COLOR` is set (https://no-color.org)."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 

@@ -55,7 +55,7 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
 
     parameters = {name: np.ascontiguousarray(values) for name, values in policy.state_dict().items()}
     write_atomically(folder / PARAMETERS, save(parameters))
-    options = policy.options.model_dump(mode="json", exclude={"checkpoint"})  # it says where training began
+    options = policy.options.model_dump(mode="json", exclude={"checkpoint"})  # where training began
     data = {"format": "placekit-policy", "version": 1, "placekit-core": __version__, "policy": policy.name}
     write_json(folder / ABOUT, {**data, "options": options, **about})
 
@@ -63,7 +63,7 @@ def save_policy(policy: LearnablePolicy, folder: Path, about: Mapping[str, Any])
 def load_policy(policy: LearnablePolicy, path: str | Path, option: str = "policy.checkpoint") -> None:
     """Load a trained policy into `policy`, which is built already. `path` is its folder or one of its two files.
 
-    For a trained policy that an installed package ships, `path` is `pkg://PACKAGE/FOLDER`. `option` is what errors name.
+    For a trained policy that an installed package ships, `path` is `pkg://PACKAGE/FOLDER`. Errors name `option`.
 
     Raises RunError if there is nothing to load, if it is damaged, or if it was trained as another policy, with other
     options or sizes. An option that is null on one side (the problems decide) may differ.
@@ -95,7 +95,7 @@ def load_policy(policy: LearnablePolicy, path: str | Path, option: str = "policy
     ]
     if differ:
         trained = f"it was trained with {', '.join(differ)}"
-        raise RunError(f"{option}={path} belongs to other options of policy {name!r}", trained)
+        raise RunError(f"{option}={path} was trained with other options of policy {name!r}", trained)
     try:
         policy.load_state_dict(parameters)
     except PlacekitError as e:

@@ -1,7 +1,7 @@
 """Notes what Python code reads while a program is imported, and tells later whether all of it is still the same.
 
 A file is the same if its size, its times, its inode and its file system are. Nobody can set the time of the last change (ctime),
-so that no edit goes unseen. What cannot be tracked, such as a connection or another process, is a doubt.
+so no edit goes unseen. Anything that cannot be tracked, such as a connection or another process, counts as a doubt.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from importlib.util import source_from_cache
 from typing import Any
 
 SETTLED_NS = 2 * 10**9
-"""Two edits of a file may have one time on a coarse clock, so that a file that changed so recently is a doubt."""
+"""A file that changed more recently is a doubt: on a coarse clock, two edits may have the same time."""
 DOUBTS = {
     "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.sendmsg", "sqlite3.connect",
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn",
 }  # fmt: skip
-"""Audit events (docs.python.org/3/library/audit_events.html) after which an import may depend on what is not seen."""
+"""Audit events (docs.python.org/3/library/audit_events.html) after which an import may depend on something that is not
+tracked."""
 UNSEEN = (
     "cv2",
     "h5py",
@@ -42,7 +43,7 @@ UNSEEN = (
 )
 """Libraries whose compiled code opens files that a user's code names, without asking Python first whether they exist."""
 _METADATA = "-info"  # ending of the folders of installed distributions
-# these tell of the computer, which is part of a kept import's key; /dev/shm has files like any other folder
+# these describe the computer, which is part of a kept import's key; /dev/shm has files like any other folder
 _SYSTEM = re.compile(r"/(proc|sys|dev(?!/shm/))/")
 _stat, _lstat, _readlink = os.stat, os.lstat, os.readlink  # `Watch` replaces them for a while
 
@@ -62,7 +63,7 @@ State = list[str | int] | None
 
 
 def _state(path: str) -> State:
-    """What a link refers to, the kind of file, and for a plain file its identity and times; None if there is nothing."""
+    """The target of a link, the kind of file, and for a plain file its identity and times; None if nothing exists."""
     link = ""
     try:
         found = _lstat(path)

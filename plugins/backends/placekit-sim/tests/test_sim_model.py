@@ -151,7 +151,7 @@ def test_barriers_wait_for_launches() -> None:
 
 def test_hosts_are_checked() -> None:
     for hosts, message in (
-        ([{"devices": "gpu:7", "launch_s": 1.0}], "host of 'gpu:7' has no device"),
+        ([{"devices": "gpu:7", "launch_s": 1.0}], "host of 'gpu:7' matches no device"),
         ([{"launch_s": 1.0}, {"devices": "gpu:0", "launch_s": 1.0}], "gpu:0 of 'cluster' has two hosts"),
         ([{"devices": [], "launch_s": 1.0}], "should have at least 1 item"),
     ):
@@ -165,7 +165,7 @@ def test_launches_are_checked(wrong: float) -> None:
     b.add("o0")
     b.add("o1")
     b.columns["launches"] = np.asarray([1.0, wrong])
-    with pytest.raises(GraphError, match="column 'launches' of 'two' is no number of launches each"):
+    with pytest.raises(GraphError, match="column 'launches' of 'two' holds no launch counts"):
         Problem.of(b.build(), hosted(2))
 
 

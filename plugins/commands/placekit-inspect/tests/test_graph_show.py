@@ -53,7 +53,7 @@ def test_table_of_files(placekit: Callable) -> None:
     _, row, *_, failed = out.splitlines()
     assert code == 1
     assert row.split()[:3] == ["pair.json", "4", "3"]
-    assert failed.startswith("failed: bad.json: bad.json is not a graph that an importer knows: its content is not")
+    assert failed.startswith("failed: bad.json: bad.json fits no importer: its content is not")
 
 
 def test_several_files_need_a_table(placekit: Callable) -> None:

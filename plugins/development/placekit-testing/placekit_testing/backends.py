@@ -90,12 +90,12 @@ class BackendContract(Contract):
             assert isinstance(getattr(backend, key), str), f"{key} is {getattr(backend, key)!r}"
             assert getattr(backend, key), f"{key} is empty"
         assert backend.unit == "s" or backend.objective not in TIMES, f"a {backend.objective} is in seconds"
-        assert backend.deterministic or not backend.simulated, "a simulation, and not deterministic"
+        assert backend.deterministic or not backend.simulated, "a simulation must be deterministic"
         assert self.clock_s == 0 or not backend.simulated, "a simulation has one clock: leave `clock_s` at 0"
 
     @in_short
     def check_measurements(self, make: Make) -> None:
-        """Each placement has a finite value or an error, peaks, and `fits` if the peaks are within the memory; none, nothing."""
+        """Each placement has a finite value or an error, peaks, and `fits` if its peaks allow it; empty batches work."""
         for problem, session in self._sessions(make):
             for placements in (
                 seeded_placements(problem, 8),
@@ -128,7 +128,9 @@ class BackendContract(Contract):
             pytest.skip("there is nothing to measure")
         result = evaluate_once(backend, problem, None, Placements.of([[0, 1, 1]]))
         check_shapes(result, 1, 2)
-        assert backend.objective != "makespan" or result.value_s[0] == 0, f"nothing takes {result.value_s[0]} s"
+        assert backend.objective != "makespan" or result.value_s[0] == 0, (
+            f"a graph without kernels takes {result.value_s[0]} s"
+        )
 
     def check_inputs_are_unchanged(self, make: Make) -> None:
         """Evaluating changes neither the problem nor the placements, whose arrays may be read-only."""
@@ -204,11 +206,11 @@ class BackendContract(Contract):
         """A placement that needs more than a device's memory does not fit; in a simulation, its peak is above the memory."""
         found = self.too_large(make)
         if found is None:
-            pytest.skip("`too_large` has nothing that is too large for this machine")
+            pytest.skip("`too_large` returns no problem for this machine")
         problem, executable = found
         result = evaluate_once(make(), problem, executable, Placements.of(np.zeros((3, problem.g), np.int16)))
         check_shapes(result, 3, problem.cluster.size)
-        assert not result.fits.any(), "what is too large for device 0 fits on it"
+        assert not result.fits.any(), "the problem from `too_large` fits on device 0"
         if make().simulated:
             peak, memory = result.peak_bytes[:, 0], problem.cluster.memory_bytes[0]
             assert np.all(peak > memory), f"the peaks are {peak}, not above {memory}"
@@ -291,7 +293,7 @@ class BackendContract(Contract):
 
     @in_short
     def check_priorities_matter_only_if_it_says_so(self, make: Make) -> None:
-        """If deterministic: a session that says that priorities do not matter gives the same values with them and without."""
+        """If deterministic: a session whose `priorities` is False gives the same values with and without priorities."""
         _deterministic(make())
         for problem, session in self._sessions(make):
             if session.priorities:

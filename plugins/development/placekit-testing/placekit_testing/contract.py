@@ -8,7 +8,7 @@ A plugin's conformance test is a subclass with one fixture::
             return MyMethod  # called with options as keywords; functools.partial(MyMethod, ...) for cheaper defaults
 
 Everything else is inherited. A check is a method `check_*` that takes `make` (and maybe `tmp_path`); its docstring says
-what it checks. pytest runs the checks in a few tests `test_*`, each of which combines related checks. If an
+what it checks. pytest runs the checks in a few tests `test_*`, which combine related checks. If an
 implementation knowingly fails a check, its test class overrides that test under `@pytest.mark.xfail(reason=..., strict=True)`.
 """
 
@@ -48,7 +48,7 @@ def needs(ability: type) -> Callable[[F], F]:
         @functools.wraps(check)
         def guarded(self: Contract, make: Make, **folder: Path) -> None:
             if not isinstance(make(), ability):
-                pytest.skip(f"the component is no {ability.__name__}")
+                pytest.skip(f"the component is not a {ability.__name__}")
             check(self, make, **folder)
 
         return guarded  # type: ignore[return-value]
@@ -128,7 +128,7 @@ class Contract:
     def check_is_a_component(self, make: Make) -> None:
         """It subclasses its kind's base class and has a name; its options have defaults, are plain data, and are checked."""
         component = make()
-        assert isinstance(component, self.interface), f"{type(component).__name__} is no {self.interface.__name__}"
+        assert isinstance(component, self.interface), f"{type(component).__name__} is not a {self.interface.__name__}"
         assert isinstance(component.name, str)
         assert component.name, "a component needs a name"
         cls, base = component.options_class, self.interface.options_class

@@ -164,8 +164,8 @@ def _try_cases(
     rng = default_rng(seed)
     path.write_bytes(good)
     warnings.simplefilter("ignore")
-    load(path)  # imports what is imported late
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is what it is now
+    load(path)  # imports modules that are imported late
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak of memory
     accepted, refused, longest, before, complaints = 0, 0, 0.0, _mib("VmRSS"), []
     for i in range(cases):
         data = damage(good, rng)

@@ -402,7 +402,7 @@ class FakeTrainerOptions(Options):
 
 
 class FakeTrainer(Trainer):
-    """REINFORCE (Williams 1992) on one task after another, with the batch's normalised scores as advantages."""
+    """REINFORCE (Williams 1992) on one task after another, with the batch's normalized scores as advantages."""
 
     name = "fake_trainer"
     options_class = FakeTrainerOptions

@@ -24,7 +24,7 @@ class GrouperContract(Contract):
 
     @in_short
     def check_groups_can_be_placed(self, make: Make) -> None:
-        """Groups are a partition with int32 numbers; co-located operations share one; each group has a device; names, too."""
+        """Groups are an int32 partition that keeps co-located operations together; each has a name and an allowed device."""
         for graph, grouping in _grouped(make):
             assert grouping.group_of.dtype == np.int32, f"groups are numbered by {grouping.group_of.dtype}, not int32"
             grouping.check(graph)

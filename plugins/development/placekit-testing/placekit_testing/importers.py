@@ -48,10 +48,10 @@ class ImporterContract(Contract):
     def check_graphs_are_valid(self, make: Make) -> None:
         """`load` gives at least one program; their graphs keep all rules of `Graph`, and problems can be made from them."""
         programs = _loaded(make)[1]
-        assert isinstance(programs, list), f"load gave {type(programs).__name__}, not a list"
-        assert programs, "load gave no program"
+        assert isinstance(programs, list), f"load returned {type(programs).__name__}, not a list"
+        assert programs, "load returned no program"
         for program in programs:
-            assert isinstance(program, Program), "load gave something else than programs"
+            assert isinstance(program, Program), "load returned something other than programs"
             validate_graph(program.graph.replace())  # a copy, without the values that the graph has cached
             kinds = program.costs.kinds if program.costs is not None else ("cpu", "gpu")
             problem = Problem.of(program.graph, program.cluster or machine(kinds), costs=program.costs)
@@ -104,12 +104,12 @@ class ImporterContract(Contract):
             pytest.skip("this importer detects no files")
         path = Path(importer.options.path)
         with path.open("rb") as file:
-            assert detect(file.read(HEAD_BYTES)), f"`detect` says that {path.name} is no file of {importer.name!r}"
+            assert detect(file.read(HEAD_BYTES)), f"`detect` refuses {path.name}, which {importer.name!r} reads"
         for head in (b"", np.random.default_rng(0).bytes(HEAD_BYTES)):
             assert not detect(head), f"`detect` takes {head[:8]!r}... for a file of {importer.name!r}"
 
     def check_initial_values(self, make: Make) -> None:
-        """`initial` has a value for each source tensor that is no view; calls give the same bits, and share no memory."""
+        """`initial` has a value for each source tensor that is not a view; calls give the same bits, and share no memory."""
         for graph, executable in _executables(make):
             wanted = _source_tensors(graph) - executable.views.keys()
             first, second = executable.initial(), executable.initial()
@@ -121,24 +121,26 @@ class ImporterContract(Contract):
                 value[...] = 1
             assert not _differ(_all_bits(second), before), f"{graph.name}: two calls of `initial` share memory"
             third = _all_bits(executable.initial())
-            assert not _differ(third, before), f"{graph.name}: `initial` gives its own originals away"
+            assert not _differ(third, before), f"{graph.name}: `initial` returns its own tensors, not copies"
 
     @in_short
     def check_tensors_exist(self, make: Make) -> None:
         """`views` maps tensors to bases, `updates` those of sources to those of kernels; `results` and `random_ops` exist."""
         for graph, executable in _executables(make):
             for tensor, base in executable.views.items():
-                assert 0 <= tensor < graph.t, f"{graph.name}: view {tensor} is no tensor"
+                assert 0 <= tensor < graph.t, f"{graph.name}: view {tensor} is not a tensor"
                 assert 0 <= base < graph.t, f"{graph.name}: tensor {tensor} is a view of {base}, which does not exist"
                 assert base not in executable.views, f"{graph.name}: {tensor} is a view of the view {base}"
             for old, new in executable.updates.items():
-                assert old in _source_tensors(graph), f"{graph.name}: {old} is renewed, and no source has it"
-                assert 0 <= new < graph.t, f"{graph.name}: {old} is renewed by {new}, which is no tensor"
+                assert old in _source_tensors(graph), (
+                    f"{graph.name}: {old} is updated, but is not the tensor of a source"
+                )
+                assert 0 <= new < graph.t, f"{graph.name}: {old} is updated by {new}, which is not a tensor"
                 assert graph.kernel[graph.tensor_producer[new]], f"{graph.name}: no kernel writes {new}"
             for name, tensor in executable.results.items():
                 assert 0 <= tensor < graph.t, f"{graph.name}: result {name!r} is tensor {tensor}, which does not exist"
             wrong = [v for v in executable.random_ops if not (0 <= v < graph.n and graph.kernel[v])]
-            assert not wrong, f"{graph.name}: random operation {wrong[0]} is no kernel"
+            assert not wrong, f"{graph.name}: random operation {wrong[0]} is not a kernel"
 
     @in_short
     def check_values_have_their_bytes(self, make: Make) -> None:
@@ -194,7 +196,7 @@ class ImporterContract(Contract):
             again = {p.graph.fingerprint: p.executable for p in programs}
             assert graph.fingerprint in again, f"{graph.name}: {recipe} makes another graph"
             rebuilt = again[graph.fingerprint]
-            assert rebuilt is not None, f"{graph.name}: what {recipe} makes cannot be run"
+            assert rebuilt is not None, f"{graph.name}: the program of {recipe} cannot be run"
             before = _all_bits(executable.initial())
             assert not _differ(_all_bits(rebuilt.initial()), before), f"{graph.name}: {recipe} has other initial values"
 

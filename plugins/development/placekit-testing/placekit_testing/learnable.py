@@ -43,7 +43,7 @@ class LearnablePolicyContract(PolicyContract):
     interface: ClassVar[type[Plugin]] = LearnablePolicy
 
     distinguishes_devices: ClassVar[bool] = True
-    """It can prefer one of several equal devices, by its number. A policy that sees only the devices' properties cannot."""
+    """Whether the policy can prefer one of several equal devices, by its number: not if it sees only their properties."""
     step: ClassVar[float] = 1e-3
     """Length of a step along a gradient that must improve the objective of the gradient."""
 
@@ -74,7 +74,7 @@ class LearnablePolicyContract(PolicyContract):
                     assert np.isfinite(values).all(), f"{name} is not finite"
                     assert (values >= -1e-6).all(), f"{name} has the wrong sign"
                 assert all(isinstance(rows, np.ndarray) for rows in r.extra.values()), (
-                    "something in `extra` is no array"
+                    "a value in `extra` is not an array"
                 )
                 assert len(r.placements) == n
                 problem.check(r.placements)
@@ -91,7 +91,7 @@ class LearnablePolicyContract(PolicyContract):
             for t in decided:
                 assert r.group[row, t] < problem.g
                 expected[row, r.group[row, t]] = r.device[row, t]
-        assert (expected >= 0).all(), "a group was never decided about, and the episode starts from nothing"
+        assert (expected >= 0).all(), "a group has no decision, and the episode has no `start`"
         assert np.array_equal(r.placements.device, expected), "the placements are not where the decisions lead"
 
     @in_short
@@ -285,9 +285,9 @@ class LearnablePolicyContract(PolicyContract):
         device, priority = self.drawn(policy, problem).placements.one(0)
         placement = problem.placement(device, priority)
         same = policy.rollout_near(problem, placement, EPISODES, np.random.default_rng(0), 0.0)
-        assert (same.placements.device == device).all(), "nothing was to be drawn, and they are not the placement"
+        assert (same.placements.device == device).all(), "with explore=0, the episodes differ from the placement"
         silent = policy.gradients(problem, same, np.ones(same.log_prob.shape))
-        assert not any(values.any() for values in silent.values()), "there is a gradient of what was not drawn"
+        assert not any(values.any() for values in silent.values()), "decisions that were not drawn have a gradient"
         near = policy.rollout_near(problem, placement, 40, np.random.default_rng(0), 0.3)
         problem.check(near.placements)
         elsewhere = float((near.placements.device != device).mean())
@@ -372,6 +372,6 @@ def _shaped(policy: LearnablePolicy, gradient: Parameters) -> None:
     parameters = policy.state_dict()
     assert gradient, "there are no gradients"
     for name, values in gradient.items():
-        assert name in parameters, f"{name!r} is no parameter; there are {', '.join(parameters)}"
+        assert name in parameters, f"{name!r} is not a parameter; parameters: {', '.join(parameters)}"
         assert values.shape == parameters[name].shape, f"the gradient by {name!r} has shape {values.shape}"
         assert np.isfinite(values).all(), f"the gradient by {name!r} is not finite"

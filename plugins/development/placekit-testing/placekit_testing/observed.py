@@ -22,7 +22,7 @@ RESUMED = 12  # maximum number of checkpoints that a check resumes from
 
 
 def built(policy: Policy, problems: Sequence[Problem], seed: int = 0) -> Policy:
-    """`policy`; a learnable one gets its parameters initialised for `problems`, as at the start of a run."""
+    """`policy`; a learnable one gets its parameters initialized for `problems`, as at the start of a run."""
     if isinstance(policy, LearnablePolicy):
         policy.build(problems, np.random.default_rng([seed, 1]))
     return policy

@@ -141,7 +141,7 @@ class PolicyContract(Contract):
                 batch, session = result.placement.batch(), fakes.session_of(result.task)
                 measured = batch.device.tobytes() in session.seen
                 assert session.evaluate(batch).fits[0] or not measured, (
-                    "returned a placement that it measured not to fit, and had measured one that does"
+                    "returned a placement that does not fit, although it had evaluated one that fits"
                 )
 
     @in_short

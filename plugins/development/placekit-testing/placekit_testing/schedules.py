@@ -19,8 +19,10 @@ def check_events(
     _check_rounds(problem, schedule)
     _check_inputs(problem, schedule, views, clock_s)
     producer = problem.graph.tensor_producer[schedule.transfer_tensor]
-    assert np.array_equal(schedule.transfer_src, schedule.op_device[producer]), "a transfer from elsewhere"
-    assert np.all(schedule.transfer_src != schedule.transfer_dst), "a transfer to where the tensor is"
+    assert np.array_equal(schedule.transfer_src, schedule.op_device[producer]), (
+        "a transfer starts on a device without the tensor"
+    )
+    assert np.all(schedule.transfer_src != schedule.transfer_dst), "a transfer goes to the device that sends it"
     early = np.flatnonzero(schedule.transfer_start_s < schedule.op_end_s[producer] - clock_s)
     assert not len(early), f"tensor {schedule.transfer_tensor[early[0]]} is sent before it is written"
     _check_streams(problem, schedule, clock_s)
@@ -39,7 +41,9 @@ def _check_columns(problem: Problem, placement: Placement, schedule: Schedule, c
             assert column.shape == (rows,), f"a column of {what}s has shape {column.shape}, not {(rows,)}"
         assert np.all(start >= -clock_s), f"a {what} starts before the run"
         assert np.all(start <= end + clock_s), f"a {what} ends before it starts"
-    assert np.array_equal(schedule.op_device, problem.expand(placement.device)), "an operation ran elsewhere"
+    assert np.array_equal(schedule.op_device, problem.expand(placement.device)), (
+        "an operation ran on another device than its group"
+    )
 
 
 def _check_rounds(problem: Problem, schedule: Schedule) -> None:

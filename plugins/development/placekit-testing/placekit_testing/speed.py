@@ -1,4 +1,4 @@
-"""The speeds of tests: `make test` leaves out those with the mark `slow`; `make test-all` runs them, too, but for `long` ones."""
+"""The speeds of tests: `make test` leaves out tests marked `slow`; `make test-all` leaves out only those marked `long`."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ COMPONENT, LISTED, LIGHT = own_checks(Contract, object)  # type: ignore[arg-type
         (COMPONENT, Nameless, {}, "needs a name"),
         (COMPONENT, Lenient, {}, "DID NOT RAISE"),
         (COMPONENT, Growing, {}, "read from JSON"),
-        (COMPONENT, FakeTrainer, {}, "FakeTrainer is no Policy"),
+        (COMPONENT, FakeTrainer, {}, "FakeTrainer is not a Policy"),
         (LISTED, Right, None, "no policy named 'right'"),
         (LISTED, Right, {"summary": " "}, "no summary"),
         (LISTED, Right, {"summary": "two\nlines"}, "more than one line"),

@@ -165,7 +165,7 @@ INITIAL, TENSORS, RUNNING, FUSED = (
     "check_fused_kernels_equal_single_ones",
 )  # fmt: skip
 WRONG: list[tuple[str, type[Importer], str]] = [
-    (VALID, changed(Right, load=nothing), "load gave no program"),
+    (VALID, changed(Right, load=nothing), "load returned no program"),
     (VALID, graphs(op_name=lambda g: ("op",) * g.n), "'op' of graph 'step' occurs twice"),
     (VALID, graphs(input_tensor=lambda g: np.where(g.input_tensor == Z, 99, Z).astype(np.int32)), "outside 0..6"),
     (VALID, graphs(input_tensor=lambda g: np.where(g.input_tensor == X, LOSS, g.input_tensor)), "cycle"),
@@ -178,13 +178,13 @@ WRONG: list[tuple[str, type[Importer], str]] = [
     ("check_graphs_survive_a_file", graphs(attributes=lambda g: {"batch": (4, 4)}), "the file has other attributes"),
     (FILES, OpensAnything, "FileNotFoundError"),
     (FILES, SaysTooLittle, "the error does not name the file: cannot read the graph"),
-    ("check_own_files_are_detected", ReadsOtherFiles, "`detect` says that step.graph.npz is no file of 'file'"),
+    ("check_own_files_are_detected", ReadsOtherFiles, "`detect` refuses step.graph.npz, which 'file' reads"),
     (INITIAL, executing(initial=lambda self, seed=None: {W: np.arange(4.0)}), "missing {1}, too many set()"),
     (INITIAL, executing(initial=lambda self, seed=None: dict(ORIGINALS)), "two calls of `initial` share memory"),
     (TENSORS, executing(views={HEAD: Y, Y: X}), "3 is a view of the view 2"),
-    (TENSORS, executing(updates={NEW: W}), "6 is renewed, and no source has it"),
+    (TENSORS, executing(updates={NEW: W}), "6 is updated, but is not the tensor of a source"),
     (TENSORS, executing(results={"loss": 99}), "result 'loss' is tensor 99, which does not exist"),
-    (TENSORS, executing(random_ops=frozenset({0, NOISE})), "random operation 0 is no kernel"),
+    (TENSORS, executing(random_ops=frozenset({0, NOISE})), "random operation 0 is not a kernel"),
     ("check_values_have_their_bytes", executing(compute=single_precision), "tensor 2 has 16 bytes, not 32"),
     (RUNNING, changed(Right, execution=UpdatesInPlace), "running changed its inputs"),
     (

@@ -243,7 +243,7 @@ WRONG = [
         "was built for (13, 3) groups and devices, not for (21, 2)",
     ),
     (SIZES, gradients(lambda g: {k: v.ravel() for k, v in g.items()}), "the gradient by 'logits' has shape"),
-    (SIZES, gradients(lambda g: {**g, "bias": np.zeros(2)}), "'bias' is no parameter; there are logits"),
+    (SIZES, gradients(lambda g: {**g, "bias": np.zeros(2)}), "'bias' is not a parameter; parameters: logits"),
     (FINITE, changed(FakeLearnable, gradients=no_entropy), "(entropy_weight 0.7)"),
     (FINITE, gradients(negative), "the gradient by 'logits' is"),
     (FINITE, changed(FakeLearnable, log_prob=of_the_first_device), "log_prob disagrees with the rollouts"),
@@ -269,8 +269,8 @@ WRONG = [
     ("check_imitates", changed(FakeLearnable, imitate=contrary), "the loss went from"),
     (TEACHES, changed(Teaching, teach=random_lesson), "equal generators gave different lessons"),
     (TEACHES, changed(Teaching, imitate=contrary), "the loss of later lessons went from"),
-    (NEAR, changed(Teaching, rollout_near=wandering), "they are not the placement"),
-    (NEAR, changed(Teaching, gradients=FakeLearnable.gradients), "there is a gradient of what was not drawn"),
+    (NEAR, changed(Teaching, rollout_near=wandering), "the episodes differ from the placement"),
+    (NEAR, changed(Teaching, gradients=FakeLearnable.gradients), "decisions that were not drawn have a gradient"),
 ]
 
 

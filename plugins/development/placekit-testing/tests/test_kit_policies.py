@@ -272,7 +272,7 @@ WRONG = [
     (GROUPS, placing(lambda p: np.zeros(int(p.graph.kernel.sum()), np.int16)), "has 13 groups, not 12"),
     (GROUPS, placing(lambda p: np.zeros(p.graph.n, np.int16)), "has 3 groups, not 6"),
     (MEMORY, placing(first_with_room), "ValueError: not enough values to unpack"),
-    (MEMORY, changed(Climb, score=only_the_value), "returned a placement that it measured not to fit"),
+    (MEMORY, changed(Climb, score=only_the_value), "returned a placement that does not fit"),
     (FAILING, changed(Climb, score=optimist), "IndexError: index 0 is out of bounds"),
     (SAME, around(Climb, unseeded), "equal generators gave different results"),
     (SAME, around(Compiled, unseeded, True), "equal generators gave different results"),

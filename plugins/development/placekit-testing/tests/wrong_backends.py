@@ -250,7 +250,7 @@ PROCESSES, PEAKS, BOUND, LOAD = (
 SCHEDULE, KERNEL = "check_schedule_is_possible", "check_kernel_equals_evaluate"
 WRONG: list[tuple[str, type[Backend], str]] = [
     (DECLARES, changed(Right, deterministic="mostly"), "deterministic is 'mostly'"),
-    (DECLARES, changed(Right, deterministic=False), "a simulation, and not deterministic"),
+    (DECLARES, changed(Right, deterministic=False), "a simulation must be deterministic"),
     (MEASURED, answering(lambda s, r, p: r.value_s[:1]), "value_s has shape (1,), not (8,)"),
     (MEASURED, answering(lambda s, r, p: np.where(p.device[:, 0] == 0, -1.0, r.value_s)), "values ["),
     (MEASURED, answering(lambda s, r, p: r.value_s - 5, "spread_s"), "spread ["),

@@ -42,7 +42,7 @@ class ModuleOptions(MergingOptions):
     depth: int | None = Field(
         None,
         ge=1,
-        description="cut module paths that no block matches after so many parts: with 1, `encoder.layers.3.attn` is `encoder`",
+        description="cut module paths that no block matches after this many parts: with 1, `encoder.layers.3.attn` is `encoder`",
     )
 
 

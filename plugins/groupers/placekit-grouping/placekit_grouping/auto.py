@@ -20,8 +20,8 @@ BACKWARD, UPDATE = (PHASES.index(phase) for phase in ("backward", "update"))
 class AutoGrouper(Grouper):
     """One group per layer, for networks of repeated layers. All other operations are placed one by one.
 
-    In a training step, so are gradients of weights and updates (`off_path`): a device that waits for the layers of another
-    device can compute them in the meantime.
+    These include a training step's gradients of weights and updates (`off_path`): a device can compute them while it waits for
+    another device's layers.
     """
 
     name = "auto"

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from placekit_grouping.contraction import Contraction
 
-HEAVIEST = 0.02  # `contract_heavy_edges` makes no group of a larger share of the graph's cost
+HEAVIEST = 0.02  # largest share of the graph's cost in one group of `contract_heavy_edges`
 STALLED = 0.9  # if matching with neighbours leaves more than this share of the groups, also match in order
 
 

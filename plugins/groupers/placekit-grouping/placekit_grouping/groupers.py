@@ -67,7 +67,7 @@ class _ForwardGrouper(Grouper):
 
     @abstractmethod
     def describe(self, units: Units) -> Sequence[str]:
-        """[n] for each operation, the name of a group of which it is the most expensive one."""
+        """[n] the name that each operation gives its group if it is the most expensive one there."""
 
     def _names(self, units: Units, fine: Ints, merged: Ints) -> tuple[str, ...]:
         """The name of each group: the name of its most expensive part, and how many other parts joined it."""
@@ -146,7 +146,7 @@ class ModuleGrouper(_ForwardGrouper):
         return np.asarray([number.setdefault(key, len(number)) for key in keys], np.int64)
 
     def describe(self, units: Units) -> Sequence[str]:
-        """Module and call, or the operation."""
+        """Module and call, or the operation's name."""
         return [tag or name for tag, name in zip(self._tags(units), units.graph.op_name, strict=True)]
 
     def _tags(self, units: Units) -> list[str]:

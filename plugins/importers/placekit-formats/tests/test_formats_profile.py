@@ -74,7 +74,7 @@ def test_seconds_are_measured_for_each_kind() -> None:
     v = program.graph.op_name.index("head.backward")
     assert program.costs.op_s[v].tolist() == [0.009, 0.016]
     assert (program.costs.measured == program.graph.kernel[:, None]).all()
-    with pytest.raises(PlacekitError, match="the program's costs know no device kind 'rtx3090'"):
+    with pytest.raises(PlacekitError, match="the program has no costs for device kind 'rtx3090'"):
         problem(program)
 
 

@@ -58,12 +58,12 @@ class Blocks:
 
     @cached_property
     def persistent_bytes(self) -> NDArray[np.float64]:
-        """[b] parameters, optimiser state and inputs of each block."""
+        """[b] parameters, optimizer state and inputs of each block."""
         return self._sum(self.problem.group_persistent_bytes[:, None])[:, 0]
 
     @cached_property
     def parameter_bytes(self) -> NDArray[np.float64]:
-        """[b] parameters of each block, without optimiser state: the outputs of sources that a forward operation reads."""
+        """[b] parameters of each block, without optimizer state: the outputs of sources that a forward operation reads."""
         graph = self.problem.graph
         weight = np.asarray([t in ("parameter", "buffer") for t in graph.op_type.vocabulary], np.bool_)
         own = np.where(weight[graph.op_type.codes] & ~graph.kernel, graph.persistent_bytes, 0)

@@ -10,7 +10,7 @@ from placekit_core import NotApplicable, Placement, Problem, Task
 
 
 def or_single_device(task: Task, otherwise: str, place: Callable[[], Placement]) -> Placement:
-    """`place()`; if it is not applicable and `otherwise` is `single_device`, everything on one device, with a note.
+    """The result of `place()`. If it is not applicable and `otherwise` is `single_device`: everything on one device, with a note.
 
     Raises NotApplicable.
     """
@@ -24,7 +24,7 @@ def or_single_device(task: Task, otherwise: str, place: Callable[[], Placement])
 
 
 def on_one_device(problem: Problem) -> Placement:
-    """Everything on the device with the least total time; groups that it may not run on their fastest device."""
+    """Everything on the device with the least total time; a group that may not run there goes to its fastest device."""
     device = int(np.where(problem.allowed, problem.group_s, 0.0).sum(axis=0).argmin())
     fastest = np.where(problem.allowed, problem.group_s, np.inf).argmin(axis=1)
     return problem.placement(np.where(problem.allowed[:, device], device, fastest))

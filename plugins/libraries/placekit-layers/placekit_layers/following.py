@@ -1,4 +1,4 @@
-"""Assigns gradients, parameters, optimiser state and updates to groups of forward operations: they follow these."""
+"""Assigns gradients, parameters, optimizer state and updates to groups of forward operations: they follow these."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from placekit_layers.units import FREE, Ints, Units, distinct_pairs, position
 def follow(units: Units, group: Ints) -> Ints:
     """[u] groups of all units, given the groups of units with forward operations (`FREE` for the others).
 
-    A parameter or input, with all units co-located with it, joins the first forward operation that reads it; a gradient, its
-    forward operation (column `forward_of`); other units, the forward operations of the same call of the same module, or else
-    the neighbour with which they exchange most bytes. No unit joins a group that it would restrict to fewer device types.
-    Units that are still left form one group per set of device types.
+    A parameter or input, with all units co-located with it, joins the first forward operation that reads it. A gradient joins its
+    forward operation (column `forward_of`). Other units join the forward operations of the same call of the same module, or else
+    the neighbour with which they exchange most bytes. No unit joins a group that it would restrict to fewer device types. Units
+    that are still left form one group per set of device types.
     """
     graph, of = units.graph, units.of
     group = group.copy()

@@ -1,4 +1,4 @@
-"""Recognises the repeated layers of a network, such as `model.layers.0`, `model.layers.1`, ..."""
+"""Recognizes the repeated layers of a network, such as `model.layers.0`, `model.layers.1`, ..."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _lists(paths: Sequence[str], work: NDArray[np.float64]) -> dict[str, dict[st
 
 
 def _inside(path: str, lists: Sequence[str] | dict[str, dict[str, float]]) -> bool:
-    """Whether a module is below one of these."""
+    """Whether a module is inside one of the others."""
     return any(path.startswith(f"{outer}.") for outer in lists)
 
 

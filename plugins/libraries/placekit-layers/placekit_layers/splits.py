@@ -154,9 +154,9 @@ def even_splits(blocks: Blocks, count: int) -> NDArray[np.int16]:
 
 
 def as_path(blocks: Blocks) -> Blocks:
-    """The blocks as a chain, in which each reads from the one before it: stages then always work one after another.
+    """The blocks as a chain, where each block reads from the one before it: its stages work one after another.
 
-    A block that does not (a branch, the embedding of positions) is joined with the one before it.
+    A block that does not read from the one before (a branch, the embedding of positions) is joined with it.
     """
     reads: dict[int, set[int]] = {}
     for a, b in zip(blocks.source.tolist(), blocks.target.tolist(), strict=True):
@@ -171,7 +171,7 @@ def as_path(blocks: Blocks) -> Blocks:
 
 
 def shortened(blocks: Blocks, most: int) -> Blocks:
-    """At most `most` blocks: joins the two successive blocks with the least work together, again and again."""
+    """At most `most` blocks: repeatedly joins the two successive blocks that together have the least work."""
     if len(blocks) <= most:
         return blocks
     seconds = blocks.seconds.min(axis=1).tolist()

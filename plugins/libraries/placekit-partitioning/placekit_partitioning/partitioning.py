@@ -155,5 +155,5 @@ def gpus(problem: Problem, policy: str, hint: str) -> NDArray[np.int64]:
     """The GPUs of the machine. Raises NotApplicable, with `hint`, if it has none."""
     found = [d for d in range(problem.cluster.size) if problem.device_type(d) == "gpu"]
     if not found:
-        raise NotApplicable(f"policy {policy!r} partitions over GPUs, and {problem.cluster.name!r} has none", hint)
+        raise NotApplicable(f"policy {policy!r} needs GPUs, and {problem.cluster.name!r} has none", hint)
     return np.asarray(found)

@@ -22,9 +22,9 @@ def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] 
     Each round measures the placement (one evaluation; none if the budget is used up). A group is estimated to take its
     persistent bytes and a share of the bytes that its kernels write; all groups of a device have the share that explains its
     measured peak. Groups move to the device where they cost the fewest additional seconds (transfers and computation) per byte
-    that they free, among devices that may run them and have room. As long as it helps, only groups move that free memory
-    although copies of tensors stay behind (`careful`); after that, also groups that free it only if others follow. The result
-    is deterministic. A note on `task.evaluate` says what was moved, and if the placement still does not fit.
+    that they free, among devices that may run them and have room. First move groups that free memory even if copies of tensors
+    stay behind (`careful`); if that does not suffice, move groups that free memory only if others follow. The result is
+    deterministic. A note on `task.evaluate` says what was moved, and whether the placement still does not fit.
 
     Args:
         task: a problem and its evaluator.
@@ -50,7 +50,7 @@ def repair(task: Task, device: NDArray[np.int16], priority: NDArray[np.float32] 
         improved = over < least
         if improved:
             best, least, best_use = current, over, use
-        if over == 0:  # it fits, or fails for another reason
+        if over == 0:  # it fits, or fails for a reason other than memory
             break
         transfers = transfers or Transfers.of(problem)
         if careful:

@@ -190,9 +190,7 @@ def test_groups_that_no_target_may_run_are_no_mistake_of_the_partitioner() -> No
 
 def test_no_gpu_is_an_error() -> None:
     problem = Problem.of(fakes.independent_graph(3), fakes.gpus(0, cpus=2))
-    with pytest.raises(
-        NotApplicable, match=r"'halves' partitions over GPUs, and 'fake0\+2' has none\n  take another one"
-    ):
+    with pytest.raises(NotApplicable, match=r"'halves' needs GPUs, and 'fake0\+2' has none\n  take another one"):
         placed(HalvesOfGpus(), problem)
 
 

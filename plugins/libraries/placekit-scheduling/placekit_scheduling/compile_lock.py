@@ -1,4 +1,4 @@
-"""Lets one process of a user and an installation compile at a time: the others wait, then load what it compiled.
+"""Lets only one process per user and installation compile at a time: the others wait, then load the compiled code.
 
 Without it, several first runs at once would each compile everything, and take many times as long together. The lock is a file
 lock, so it ends with its process, however that ends.
@@ -15,7 +15,7 @@ from numba.core import config
 
 from placekit_core import announce
 
-WAITING = "another placekit process compiles; this one waits, then loads what it compiled"
+WAITING = "another placekit process is compiling; this one waits, then loads the result"
 """The line of a run that waits."""
 
 _held: tuple[int, Any] | None = None  # the open lock file, and who took the lock

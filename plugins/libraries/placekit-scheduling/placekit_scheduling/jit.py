@@ -79,7 +79,7 @@ class _Inner(CPUDispatcher):
     """A compiled function that Python cannot call. Without this class, such a call would crash the process."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"{self.py_func.__name__} is called by compiled code only")
+        raise TypeError(f"{self.py_func.__name__} can only be called by compiled code")
 
 
 def inner(function: Any) -> Any:
@@ -136,14 +136,14 @@ event.register("numba:compile", _Reporter())  # type: ignore[no-untyped-call]
 
 
 SMALL = 500
-"""Up to so many pairs of operations and devices (or kinds of devices), Python runs what runs a few times only."""
+"""Problems with at most this many pairs of operations and devices (or kinds) use Python for functions that run a few times."""
 _interpreted: dict[Any, FunctionType] = {}
 
 
 def by_size(function: Any, size: int) -> Any:
-    """A compiled function that runs a few times, for a problem of `size` pairs.
+    """Choose how to run a compiled function that runs a few times, for a problem of `size` pairs.
 
-    For a small one, `interpreted`, unless a run with a larger program has left compiled code on disk.
+    Small problems use `interpreted`, unless a run with a larger program has left compiled code on disk.
     """
     stored = getattr(function, "_cache", None)
     if size > SMALL or (isinstance(stored, KeyedCache) and stored.is_stored()):
@@ -154,7 +154,7 @@ def by_size(function: Any, size: int) -> Any:
 def interpreted(function: Any) -> Any:
     """The Python version of a compiled function and of all functions that it calls. Results are the same to the last bit.
 
-    For a small program, running it takes milliseconds, where compiling would take seconds.
+    For a small program, it takes milliseconds; compiling would take seconds.
     """
     if not isinstance(function, CPUDispatcher):
         return function

@@ -44,7 +44,7 @@ def _twice_and_one(x: Any) -> Any:
 
 def test_what_only_compiled_code_calls_refuses_python() -> None:
     assert [_twice_and_one(2), _twice_and_one(2.5)] == [5, 6.0]
-    with pytest.raises(TypeError, match="_twice is called by compiled code only"):
+    with pytest.raises(TypeError, match="_twice can only be called by compiled code"):
         _twice(2)
 
 

@@ -25,7 +25,7 @@ def main(argv: list[str], registry: Registry) -> int:
     if arguments.write:
         print("\n".join(str(path) for path in pages.write_pages(arguments.write)) or "the pages are up to date")
     elif arguments.svg and arguments.item is None:
-        raise ConfigError("--svg draws an item, and there is none", "name a paper and an item before it")
+        raise ConfigError("--svg needs an item to draw", "name a paper and an item before it")
     elif arguments.name is None:
         _list_papers()
     elif arguments.item is None:
@@ -46,7 +46,7 @@ def _parser() -> Parser:
         "options", nargs="*", metavar="OPTION=VALUE", help="with --run: change the runs, such as seed=0,1"
     )
     parser.add_argument(
-        "--run", metavar="DIR", type=Path, help="run the item anew in this folder, or go on where it stopped"
+        "--run", metavar="DIR", type=Path, help="run the item in this folder, or continue an interrupted run"
     )
     parser.add_argument("--svg", metavar="FILE", type=Path, help="draw where the parts of the networks are placed")
     parser.add_argument("--write", metavar="DIR", type=Path, help="update the pages of the papers in this folder")
@@ -84,11 +84,11 @@ def _show_item(arguments: argparse.Namespace, registry: Registry) -> None:
         )
     item = paper.items[arguments.item]
     if arguments.options and not arguments.run:
-        raise ConfigError("options change runs, and nothing is run", "give --run DIR, too")
+        raise ConfigError("OPTION=VALUE changes runs, and without --run nothing is run", "give --run DIR, too")
     if arguments.svg and not item.parts:
         shown = [key for key, other in paper.items.items() if other.parts]
         raise ConfigError(
-            f"item {arguments.item} shows no placements", f"there is a picture of {', '.join(shown) or 'no item'}"
+            f"item {arguments.item} shows no placements", f"items with a picture: {', '.join(shown) or 'no item'}"
         )
     if arguments.options and item.study:
         raise ConfigError(f"item {arguments.item} is not a sweep, and takes no options", "leave them out")

@@ -142,7 +142,7 @@ def _devices(seconds: Mapping[str, float]) -> str:
 
 
 def parts_svg(found: Sequence[Placed]) -> str:
-    """A picture: a row per part, a column per method, and bars in the devices' colours as long as their shares.
+    """A picture: a row per part, a column per method, and bars in the devices' colors as long as their shares.
 
     Raises RunError if no run has parts.
     """

@@ -185,7 +185,7 @@ class Runs:
         for key, rows in self.rows.items():
             if len(rows) == 1 and key[2].partition(" ")[0] not in _ONE_SEED:
                 raise RunError(
-                    f"{' '.join(key)} draws random numbers and has one seed", "run it with at least two seeds"
+                    f"{' '.join(key)} draws random numbers, but has only one seed", "run it with at least two seeds"
                 )
 
     def of(self, workload: str, cluster: str, method: str) -> list[Run]:

@@ -163,7 +163,7 @@ def test_runs_survive_a_file(tmp_path: Path) -> None:
     write_runs(rows, tmp_path / "x.csv")
     assert read_runs(tmp_path / "x.csv") == rows
     assert by_place(rows, "late_s")["mlp", "k80x2"]["post"] == {0: 0.75, 1: 3.0}
-    with pytest.raises(RunError, match="has one seed"):
+    with pytest.raises(RunError, match="has only one seed"):
         Runs([rows[0]])
     with pytest.raises(RunError, match="no runs of 'etf'"):
         Runs(rows).of("mlp", "k80x2", "etf")
@@ -254,7 +254,7 @@ class TestCommand:
 
     @pytest.mark.parametrize(
         ("words", "message"),
-        [(["x"], "no paper 'x'"), (["post", "x"], "has no item 'x'"), (["post", "table1", "seed=0"], "options change runs"),
+        [(["x"], "no paper 'x'"), (["post", "x"], "has no item 'x'"), (["post", "table1", "seed=0"], "OPTION=VALUE changes runs"),
          (["placeto", "orders", "seed=0", "--run", "out"], "takes no options")],
     )  # fmt: skip
     def test_mistakes(self, placekit: Command, words: list[str], message: str) -> None:

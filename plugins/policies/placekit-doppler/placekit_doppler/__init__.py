@@ -22,7 +22,7 @@ class DopplerOptions(TorchOptions):
     )
     engine: Literal["fast", "plain"] = Field(
         "fast",
-        description="episodes as in episodes.py, compiled, or as in plain.py; they differ by rounding and in speed",
+        description="`fast`: compiled episodes (episodes.py); `plain`: in torch (plain.py). They differ in rounding and speed",
     )
     size: int = Field(64, ge=1, description="length of the embeddings of operations")
     hidden: int = Field(64, ge=1, description="units of the layer before the logits, of SEL and of PLC")
@@ -88,13 +88,13 @@ class ThreeStageOptions(PolicyGradientOptions):
     measured_at_most: float | None = Field(
         3.0,
         gt=1,
-        description="in stage 3, placements count as at most this many times the median of their batch; null: no limit",
+        description="in stage 3, values are capped at this many times the median of their batch; null: no cap",
     )
     list_schedules_first: bool = Field(
         True,
-        description="the first evaluations are list schedules by every rule, and single devices; one where they are measured",
+        description="begin with list schedules by every rule and single devices; with only one if the backend measures",
     )
-    epochs: int = Field(3, ge=1, description="steps of the optimiser on each batch; 1: REINFORCE")
+    epochs: int = Field(3, ge=1, description="steps of the optimizer on each batch; 1: REINFORCE")
     clip: float | None = Field(
         0.2,
         gt=0,
@@ -105,7 +105,7 @@ class ThreeStageOptions(PolicyGradientOptions):
         "scaled",
         description="reward of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
-    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(3e-4, gt=0, description="step size of the optimizer")
     learning_rate_end: float | None = Field(
         1e-7, ge=0, description="step size at the end of the budget; null: the same"
     )

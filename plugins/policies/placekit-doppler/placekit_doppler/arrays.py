@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 PAPER = 5
 FEATURES = 9
 """Features of a device. The first five are those of appendix D.2: load, predecessors' computation on it, earliest start and
-latest end of the predecessors on it, earliest start of the operation. Beyond the paper: the operation's seconds there, the
-seconds of the transfers that it needs there, the seconds of the transfers that its readers are spared because their other
+latest end of the predecessors on it, earliest start of the operation. Beyond the paper: the operation's seconds on
+the device, the seconds of the transfers that it needs there, the seconds of transfers that its readers save because their other
 inputs are there, and the number of operations of its kind there."""
 STATIC = ("computation", "received", "sent", "t_level", "b_level")
 """Static features of an operation (appendix D.1)."""

@@ -95,7 +95,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         self._last_outputs = None
 
     def prepared(self, problem: Problem) -> Prepared:
-        """What the episodes need of the problem, prepared once and kept."""
+        """The inputs of the problem's episodes, prepared once and kept."""
         found = self._ready.get(problem.fingerprint)
         if found is None:
             while len(self._ready) >= _HELD:
@@ -120,7 +120,7 @@ class Doppler(TorchParameters, RecomputesLogProb, Teaches, ExploresNear):
         return self._run(problem, n, rng, explore, NEAR_BEST, Follow(rank, placement.device[group_of].astype(np.int64)))
 
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
-        """Own episodes, labelled with the decisions of the critical path in their states.
+        """Own episodes, labeled with the decisions of the critical path in their states.
 
         The critical path selects an operation of the highest b-level, and places the operation that the policy selected
         where it starts soonest; it breaks ties at random.

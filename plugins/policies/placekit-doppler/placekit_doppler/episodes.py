@@ -53,7 +53,7 @@ def run(
     p: Any, s: Any, fresh: Any, setting: Any, outputs: Any, w: Any, e: Any, seed: np.uint64, explore: float, how: int,
     follow: Any, teach: bool,
 ) -> None:  # fmt: skip
-    """One episode: select and place until all kernels are placed; with `teach`, labelled with the teacher's decisions."""
+    """One episode: select and place until all kernels are placed; with `teach`, labeled with the teacher's decisions."""
     restart(s, fresh)
     w.random[0] = seed
     w.load[:] = 0.0

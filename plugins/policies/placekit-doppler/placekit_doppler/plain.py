@@ -31,7 +31,7 @@ from placekit_doppler.steps import uniform
 def episode(dual: Dual, ready: Prepared, e: Episode, decide: Repeat) -> tuple[Tensor, Tensor]:
     """[T] log-probabilities of the decisions of an episode, of SEL's and PLC's together, and [T] their entropies.
 
-    `decide` makes the decisions. Those that the networks do not make add 0. Both results have gradients.
+    `decide` makes the decisions. Decisions that the networks do not make add 0. Both results have gradients.
     """
     state, log_prob, entropy = State(ready), torch.zeros(ready.steps), torch.zeros(ready.steps)
     weights = torch.from_numpy(e.weights)  # `Doppler`'s noise; 0 in the paper
@@ -108,7 +108,7 @@ class State:
     def devices(self, op: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
         """[D] whether a candidate may go to each device, and [D, FEATURES] the features of the devices (D.2).
 
-        Each feature is standardised over the devices where the operation may go, so that its unit cancels out; elsewhere it is 0.
+        Each feature is standardized over the devices where the operation may go, so that its unit cancels out; elsewhere it is 0.
         """
         graph, s, each = self.problem.graph, self.scheduler, np.arange(self.problem.cluster.size)
         start_s = s.earliest_start(op)

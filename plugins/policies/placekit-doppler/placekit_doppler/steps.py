@@ -204,7 +204,7 @@ def _beyond_the_paper(p: Any, s: Any, setting: Any, w: Any, op: int, features: F
 
 @compiled
 def observe(p: Any, s: Any, setting: Any, w: Any, op: int, features: Floats, may: Any) -> int:
-    """Fill PLC's features, standardised over the devices that may run `op`, and `w.soonest`. Returns how many may."""
+    """Fill PLC's features, standardized over the devices that may run `op`, and `w.soonest`. Returns how many may."""
     devices = p.memory.shape[0]
     starts(p, s, op, w.ready, w.start)
     first = np.inf

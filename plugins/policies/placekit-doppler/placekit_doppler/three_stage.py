@@ -199,7 +199,7 @@ def list_schedules(problem: Problem) -> Placements:
 
 @contextmanager
 def limited(ledger: Ledger, evaluations: int) -> Iterator[None]:
-    """Limit an unlimited budget to so many evaluations inside the block."""
+    """Inside the block, limit an unlimited budget to this many evaluations."""
     limit, ledger.limit = ledger.limit, evaluations if ledger.limit is None else ledger.limit
     try:
         yield

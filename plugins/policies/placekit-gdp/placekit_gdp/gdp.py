@@ -61,7 +61,7 @@ class GDP(TorchPolicy, ReportsKL):
         o = self.options
         if o.hidden % o.heads:
             raise PlacekitError(
-                f"policy.hidden={o.hidden} is no multiple of policy.heads={o.heads}", "change one of the two"
+                f"policy.hidden={o.hidden} is not a multiple of policy.heads={o.heads}", "change one of the two"
             )
         return Network(o, o.max_devices or max(p.cluster.size for p in problems))
 
@@ -71,7 +71,7 @@ class GDP(TorchPolicy, ReportsKL):
         self._output: tuple[str, int, Tensor] | None = None
 
     def inputs(self, problem: Problem) -> Inputs:
-        """What the network sees of a problem. Raises PlacekitError if it has more devices than there is room for."""
+        """The network's input for a problem. Raises PlacekitError if it has more devices than there is room for."""
         room = self.module.devices
         if problem.cluster.size > room:
             raise PlacekitError(

@@ -37,7 +37,7 @@ class Attention(nn.Module):
     """Attention of the groups of each segment to those of their own and of the previous segment.
 
     As in Transformer-XL (Dai et al. 2019), no gradient goes back into the previous segment. Unlike there, positions are
-    not encoded, since the embeddings know the graph, and groups attend to later groups, too.
+    not encoded, since the embeddings depend on the graph, and groups also attend to later groups.
     """
 
     def __init__(self, hidden: int, heads: int, graph: int) -> None:

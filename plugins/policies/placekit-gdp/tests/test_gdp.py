@@ -133,5 +133,5 @@ def test_parameters_for_other_sizes_name_the_option() -> None:
 
 
 def test_heads_divide_the_units() -> None:
-    with pytest.raises(PlacekitError, match=r"policy.hidden=16 is no multiple of policy.heads=3"):
+    with pytest.raises(PlacekitError, match=r"policy.hidden=16 is not a multiple of policy.heads=3"):
         built(fakes.chain(), heads=3)

@@ -109,7 +109,7 @@ class MSct(MEtf):
 
 
 class Edges(NamedTuple):
-    """Distinct pairs of kernels of which `target` reads from `source`, with the seconds to send their largest tensor."""
+    """Distinct pairs of kernels, where `target` reads from `source`, with the seconds to send their largest tensor."""
 
     source: NDArray[np.int64]  # [e]
     target: NDArray[np.int64]  # [e]
@@ -138,7 +138,7 @@ def edges(problem: Problem) -> Edges:
 def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: float = 60.0) -> NDArray[np.int64]:
     """[n] favourite child of each operation by the relaxed program of section 3.3; -1 if it has none.
 
-    Minimise w over starts s and y in [0, 1] (1 - x of the paper): s_i + k_i + c_ij (1 - y_ij) <= s_j and s_i + k_i <= w,
+    Minimize w over starts s and y in [0, 1] (1 - x of the paper): s_i + k_i + c_ij (1 - y_ij) <= s_j and s_i + k_i <= w,
     where the y of an operation's children, and those of its parents, add up to 1 at most. A child is the favourite if
     its x is below `threshold`, at most 1/2. Edges within a group take no time and have no y. Raises PlacekitError if
     HiGHS finds no optimum in `lp_seconds`.

@@ -63,7 +63,7 @@ FAMILIES = (  # a graph belongs to the first family whose structure it has
         "cells", "modules that concatenate parallel branches, and read several such modules", branch_blocks, "branches"
     ),
     # Post, 4: "a method that places the entire model on a single GPU for Inception-V3 and ResNet".
-    Family("residual", "modules that add their input to what their convolutions make of it", residual_blocks, "single"),
+    Family("residual", "modules that add their input to the output of their convolutions", residual_blocks, "single"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Recognises the structures of networks that expert placements refer to, from the modules of a graph's operations.
+"""Recognizes the structures of networks that expert placements refer to, from the modules of a graph's operations.
 
 All functions look at the kernels of the forward phase: their modules (column `module`), their call index in this module and in
 the modules around it (`call_path`, or `call`), and the tensors that they read.
@@ -97,8 +97,8 @@ def prefixes(path: str) -> list[str]:
 def recurrent_stacks(modules: Modules) -> list[list[str]]:
     """Stacks of recurrent layers, each from the first layer to the last.
 
-    A layer is a module with several calls, of which one directly reads an output (the state) of an earlier one. Only the
-    innermost such modules count: the cells, and not the decoder around them. The layers of one parent module are a stack.
+    A layer is a module with several calls, where one call directly reads an output (the state) of an earlier one. Only the
+    innermost such modules count: the cells, not the decoder around them. The layers of one parent module are a stack.
     """
     graph = modules.graph
     call_path = graph.columns.get("call_path")

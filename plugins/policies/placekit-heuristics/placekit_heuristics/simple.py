@@ -101,7 +101,8 @@ def accelerators(problem: Problem) -> NDArray[np.bool_]:
 
 
 def or_single_device(task: Task, options: FallbackOptions, place: Callable[[], Placement]) -> Placement:
-    """`place()`. If the policy is not defined, everything on one device, or NotApplicable; option `otherwise` decides."""
+    """The result of `place()`. If the policy is not defined: everything on one device, or NotApplicable, as option `otherwise`
+    says."""
     try:
         return place()
     except NotApplicable as e:

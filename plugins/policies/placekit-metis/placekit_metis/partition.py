@@ -22,9 +22,9 @@ from placekit_metis import MetisOptions
 class Metis(Partitioning):
     """The graph of groups in as many parts as there are GPUs, part i on GPU i (baseline of Post, §4).
 
-    Vertices weigh the seconds of the groups, edges the bytes that they exchange, and a part's share of the work is its GPU's
-    share of the total speed. Building it raises NotApplicable if there is no pymetis; placing raises NotApplicable if the
-    machine has no GPU.
+    The weight of a vertex is the seconds of a group, the weight of an edge the bytes that two groups exchange, and a part's share
+    of the work is its GPU's share of the total speed. Building it raises NotApplicable if there is no pymetis; placing raises
+    NotApplicable if the machine has no GPU.
     """
 
     name = "metis"
@@ -67,7 +67,7 @@ class Metis(Partitioning):
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Inside, what C code prints is dropped: METIS complains of empty parts on standard output, where the result belongs."""
+    """Within the block, drop the output of C code: METIS complains about empty parts on standard output, which is for results."""
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush(None)
@@ -87,13 +87,13 @@ def _silent() -> Iterator[None]:
 
 
 def load() -> Any:
-    """The module `pymetis`. Raises NotApplicable, with a hint where it can be had."""
+    """The module `pymetis`. Raises NotApplicable, with a hint on how to install it."""
     try:
         import pymetis
     except (ImportError, OSError) as e:
         raise NotApplicable(
             f"policy 'metis' needs the package pymetis, which cannot be imported: {e}",
-            "pip install pymetis: it has wheels for Linux on x86-64 and for macOS; elsewhere take policy=scotch (which has"
+            "pip install pymetis: it has wheels for Linux on x86-64 and for macOS; elsewhere use policy=scotch (which has"
             " wheels for Linux on aarch64), or policy=heft, which needs no library",
         ) from None
     return pymetis

@@ -103,7 +103,7 @@ def test_cpus_only_where_asked_for_or_needed() -> None:
 
 def test_no_gpu() -> None:
     problem = Problem.of(line(10), fakes.gpus(0, cpus=2))
-    with pytest.raises(NotApplicable, match=r"'metis' partitions over GPUs, and .* has none\n  .*policy.cpu=true"):
+    with pytest.raises(NotApplicable, match=r"'metis' needs GPUs, and .* has none\n  .*policy.cpu=true"):
         placed(Metis(), problem)
     assert np.bincount(placed(Metis(cpu=True), problem)[0]).tolist() == [5, 5]
 

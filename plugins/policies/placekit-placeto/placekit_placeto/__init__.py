@@ -48,7 +48,7 @@ class PlacetoOptions(TorchPolicyOptions):
     visits: int = Field(1, ge=1, description="how often an episode places each group (n)")
     order: Literal["topological", "random"] = Field("topological", description="order in which groups are visited")
     orders: int | None = Field(
-        None, ge=1, description="number of random orders, one of which each episode takes; null: always a new one"
+        None, ge=1, description="number of random orders, from which each episode takes one; null: always a new one"
     )
     order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
     start: Literal["random", "one_device"] = Field(
@@ -84,8 +84,8 @@ class StepwiseOptions(LearningOptions):
     memory_penalty: float = Field(
         2.0,
         ge=0,
-        description="what a placement costs that needs more memory than a device has, per GiB of the highest excess;"
-        " in units of the mean makespan of the first batch",
+        description="penalty of a placement that exceeds the memory of a device, per GiB of the highest excess, in units of"
+        " the mean makespan of the first batch",
     )
     samples: int = Field(16, ge=1, description="episodes of each update")
     reward: Literal["sqrt", "linear", "scaled"] = Field(
@@ -93,7 +93,7 @@ class StepwiseOptions(LearningOptions):
         description="worth of a placement of `value` seconds: -sqrt(value); -value; or -value over the first batch's mean",
     )
     normalise: bool = Field(True, description="divide advantages by the standard deviation of the batch's advantages")
-    learning_rate: float = Field(6e-3, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(6e-3, gt=0, description="step size of the optimizer")
     learning_rate_end: float | None = Field(
         6e-4, ge=0, description="step size at the end of the budget; null: the same"
     )

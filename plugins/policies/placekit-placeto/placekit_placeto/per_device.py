@@ -67,7 +67,7 @@ class SideBySide(nn.Module):
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for width in (inputs, size):  # initialised as nn.Linear is
+        for width in (inputs, size):  # initialized as nn.Linear is
             self.weights.append((torch.rand(SETS, width, size) * 2 - 1) / width**0.5)
             self.biases.append((torch.rand(SETS, 1, size) * 2 - 1) / width**0.5)
 

@@ -38,8 +38,8 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
     """Iterative placement improvement (section 2.1): an episode visits each group, and chooses a new device for it.
 
     The network (`paper.py`, section 2.2, or `per_device.py`) sees the groups with their present devices. Any `explore`
-    above 0 draws devices from the softmax, and orders and starts at random if the options say so. 0 takes the likeliest
-    devices; a random order or start is then always the same, that of `order_seed`.
+    above 0 draws devices from the softmax, and draws orders and starts if the options say so. 0 takes the likeliest devices, and
+    always the same order and start, from `order_seed`.
     """
 
     name = "placeto"
@@ -112,9 +112,9 @@ class Placeto(TorchPolicy, ReportsKL, Teaches):
     def teach(self, problem: Problem, n: int, rng: Generator, explore: float = 0.0) -> Rollouts:
         """Episodes that move each group to its device in a `critical_path` schedule with random ties, for `imitate`.
 
-        Yao et al. 2026 (appendix H.4) let Placeto imitate, and do not say how. The rule is that of `doppler`'s teacher. Unlike
-        there, the states are the teacher's, not the policy's: starts and orders are as in other episodes, and each visited
-        group is on the teacher's device.
+        Yao et al. 2026 (appendix H.4) let Placeto imitate, but do not say how. We use the rule of `doppler`'s teacher, in states
+        of the teacher instead of the policy: starts and orders are as in other episodes, and each visited group is on the
+        teacher's device.
         """
         e = self._episodes(problem, self.prepared(problem), n, rng, explore > 0)
         scheduler, placed = ListScheduler(problem), e.start.copy()

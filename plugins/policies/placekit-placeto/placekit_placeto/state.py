@@ -1,4 +1,4 @@
-"""The state of an episode, and what the per-device network sees of it: sums over the groups on each device, and a schedule.
+"""The state of an episode, and the per-device network's view of it: sums over the groups on each device, and a schedule.
 
 Its loops are compiled, because each step makes only a few additions for each group.
 
@@ -122,7 +122,7 @@ def _start(view: View, s: State, i: int, v: int, d: int) -> Any:
 
 @compiled
 def observe(view: View, s: State, i: int, v: int, pooled: Floats, sums: Floats, numbers: Floats) -> None:
-    """Compute what the network sees before group v is placed in episode i: `sums` [SETS, D, H] of `pooled` [SETS, g, H] over the
+    """Compute the network's inputs before group v is placed in episode i: `sums` [SETS, D, H] of `pooled` [SETS, g, H] over the
     groups of each set on each device, and `numbers` [D, NUMBERS + TIMES].
 
     The numbers: whether v is on it now; log(1 + time) to send v's inputs there, and its outputs from there; log(1 + v's run

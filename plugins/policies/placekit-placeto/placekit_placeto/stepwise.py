@@ -35,7 +35,7 @@ class Stepwise(PolicyGradient):
         if rollouts.start is None:
             raise PlacekitError(
                 f"trainer {self.name!r} needs a policy whose episodes improve a placement step by step",
-                "take another trainer, or policy=placeto",
+                "use another trainer, or policy=placeto",
             )
         assert isinstance(rewards, StepAdvantages)
         active = rollouts.group >= 0
@@ -87,7 +87,8 @@ class StepAdvantages(RewardFunction):
         self.returns: Floats = np.empty((0, 0))
 
     def of(self, m: Measurements, problem: Problem) -> Floats:
-        """[m] rewards of placements, less by the excess for one that exceeds memory; for one that failed, that of `failing_s`."""
+        """[m] rewards of placements: reduced by the excess if a placement exceeds memory; the reward of `failing_s` if it
+        failed."""
         measured = np.isfinite(m.value_s)
         if measured.any():
             self.record(m.value_s[measured])

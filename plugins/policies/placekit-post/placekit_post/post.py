@@ -34,7 +34,7 @@ class Post(ResumablePolicy):
     """Post (Gao et al. 2018): an independent softmax distribution per group, and no network.
 
     Until the budget ends, it draws `batch` placements, evaluates them together, and improves the distribution: by some
-    gradient ascent steps on the objective of PPO (Eq. 11) or, after every `window` placements, by cross-entropy minimisation
+    gradient ascent steps on the objective of PPO (Eq. 11) or, after every `window` placements, by cross-entropy minimization
     (Eq. 10) on the best of them. With `budget.proxy_evaluations`, where the run's backend is not the proxy, it first learns
     on the proxy, then goes on with the distribution mixed with `epsilon` of the uniform one.
 

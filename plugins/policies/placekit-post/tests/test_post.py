@@ -232,7 +232,7 @@ def test_seeds_differ() -> None:
 
 
 def test_window_is_whole_batches() -> None:
-    with pytest.raises(ValidationError, match="window=50 is no multiple of batch=12"):
+    with pytest.raises(ValidationError, match="window=50 is not a multiple of batch=12"):
         Post(window=50)
 
 

@@ -24,14 +24,14 @@ DETERMINISTIC = 0
 
 
 def load(policy: str) -> Any:
-    """The module `pyscotch.libscotch`. Raises NotApplicable, with a hint where it can be had."""
+    """The module `pyscotch.libscotch`. Raises NotApplicable, with a hint on how to install it."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # it prints how it was loaded
             from pyscotch import libscotch
     except (ImportError, OSError, RuntimeError) as e:
         raise NotApplicable(
             f"policy {policy!r} needs the package pyscotch, which cannot be imported: {e}",
-            "pip install pyscotch: it has wheels for Linux on x86-64 and aarch64; elsewhere take policy=metis (which has"
+            "pip install pyscotch: it has wheels for Linux on x86-64 and aarch64; elsewhere use policy=metis (which has"
             " wheels for macOS), or policy=heft, which needs no library",
         ) from None
     return libscotch

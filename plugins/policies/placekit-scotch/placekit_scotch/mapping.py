@@ -21,9 +21,9 @@ LINK = 10  # cost of the fastest link
 class Scotch(Partitioning):
     """Static mapping onto all devices (Mirhoseini et al. 2017, section 4.2).
 
-    Vertices weigh the seconds of the groups, edges the bytes that they exchange; the target architecture is the machine:
-    vertices weigh the speeds of the devices, edges the seconds that a tensor of mean size takes on the route. Building it
-    raises NotApplicable if there is no Scotch.
+    In the graph, the weight of a vertex is the seconds of a group, and the weight of an edge the bytes that two groups exchange.
+    In the target architecture, which is the machine, they are the speed of a device, and the seconds of a tensor of mean size on
+    a route. Building it raises NotApplicable if there is no Scotch.
     """
 
     name = "scotch"

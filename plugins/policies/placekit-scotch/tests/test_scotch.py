@@ -183,7 +183,7 @@ def test_more_runs_never_cost_more() -> None:
 
 def test_no_gpu() -> None:
     problem = Problem.of(line(5), fakes.gpus(0, cpus=2))
-    with pytest.raises(NotApplicable, match=r"'mincut' partitions over GPUs, and .* has none\n  policy=scotch"):
+    with pytest.raises(NotApplicable, match=r"'mincut' needs GPUs, and .* has none\n  policy=scotch"):
         placed(MinCut(), problem)
     assert len(placed(Scotch(), problem)[0]) == 5
 

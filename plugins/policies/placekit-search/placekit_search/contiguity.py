@@ -21,7 +21,7 @@ def contiguous_near(
 
     The search begins with the devices of `placement`, in the order of their layers and with as many layers each, and with
     each device alone. While that helps, it moves borders, exchanges devices and gives a device's layers to its neighbours. Other
-    groups stay where `placement` has them, or follow the layers. It makes at most so many evaluations.
+    groups stay where `placement` has them, or follow the layers. It makes at most `evaluations` evaluations.
     """
     seen: set[bytes] = set()
     best: tuple[bool, float, NDArray[np.int64], bool] | None = None  # is over capacity, excess or value, split, follow

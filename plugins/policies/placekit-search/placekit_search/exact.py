@@ -1,4 +1,4 @@
-"""Policy `exact`: minimises the largest load by the constraint program of `exact_model`, and proves a bound."""
+"""Policy `exact`: minimizes the largest load by the constraint program of `exact_model`, and proves a bound."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RESOLUTION = 10_000_000  # ticks in the best value, in the end
 FEW_TICKS = 100_000  # ticks in the best value in the first program: the solver proves more with small numbers
 MOST_EXCLUDED = 1000  # most placements that a program excludes one by one
 PARTLY = (
-    "policy exact minimises the largest load of a device or channel, and proves a bound on it; with this backend, the value of"
+    "policy exact minimizes the largest load of a device or channel, and proves a bound on it; with this backend, the value of"
     " a placement can be higher than its load"
 )
 IN_FLIGHT = (
@@ -55,7 +55,7 @@ NONE_FITS = "policy exact proves that no placement fits the memory and the allow
 
 
 class Exact(ResumablePolicy):
-    """Minimises the largest load and proves a bound, with CP-SAT of OR-tools (Perron and Furnon).
+    """Minimizes the largest load and proves a bound, with CP-SAT of OR-tools (Perron and Furnon).
 
     The objective must be the largest load of a device or channel: `max_load`, or `throughput` or `step` of backend
     `pipeline`. Others are refused. It starts from list schedules, contiguous splits and the split of policy `chain`.

@@ -37,7 +37,7 @@ FIRST = 16  # evaluations in the first loop, when their time is not known yet
 
 
 class SearchContext:
-    """What all chains of a task share: the compiled evaluation, the graph, and how often each kind of move is made."""
+    """The parts that all chains of a task share: the compiled evaluation, the graph, and how often each kind of move is made."""
 
     def __init__(self, task: Task, share: Mapping[str, float]) -> None:
         self.task = task
@@ -208,5 +208,5 @@ def excess(measurements: Measurements, task: Task) -> tuple[NDArray[np.float64],
 
 
 def penalised(value_s: Any, over: Any, price_s: Any) -> Any:
-    """The seconds that searches minimise until a placement fits. `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
+    """The seconds that searches minimize until a placement fits. `value_s`, `over`: see `excess`; `price_s`: price of `over`."""
     return value_s + price_s * over

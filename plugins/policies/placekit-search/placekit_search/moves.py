@@ -307,7 +307,7 @@ def _set_levels(state: Any, flow: Any, device: Any, priority: Any, log: Any) -> 
 
 @counted_inner
 def _follow(hood: Any, flow: Any, device: Any, log: Any) -> None:
-    """After a unit has moved, let parameters and inputs follow it that it reads and that nothing else on their device reads.
+    """After a unit has moved, move with it the parameters and inputs that it, and nothing else on their device, reads.
 
     If the backend streams them, move only those that were on the unit's old device.
     """

@@ -1,8 +1,8 @@
 """Starts for large graphs: annealing moves the units of a multilevel coarsening by loads and delays, without a simulation.
 
 A list schedule of units gives a unit its device when the unit's first operation is ready, and so may give a device more work
-than it can do later. Loads over time show this at once. To move a unit and update the loads takes about a microsecond; to
-simulate a million operations takes a second.
+than it can do later. Loads over time show this at once. Moving a unit and updating the loads takes about a microsecond;
+simulating a million operations takes a second.
 """
 # mypy: disable-error-code="untyped-decorator"
 
@@ -175,7 +175,7 @@ class Multilevel:
 
 
 def _delays(problem: Problem, line: Timeline) -> tuple[Exchange, float]:
-    """What it costs if two groups are on different devices, in ticks (as `bytes_`), and the seconds of a tick.
+    """The cost of putting two groups on different devices, in ticks (as `bytes_`), and the seconds of a tick.
 
     A transfer costs the seconds by which it is late for its reader; what a source sends is never late. Because it occupies
     channels, it also costs a share of its own seconds: the share of the step for which the transfers of all tensors would

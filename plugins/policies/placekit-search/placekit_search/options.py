@@ -42,7 +42,7 @@ class PortfolioOptions(Options):
     evaluations_per_chain: int = Field(
         2000,
         ge=1,
-        description="evaluations of the budget for each local search at the start, of which there are at most 64",
+        description="evaluations of the budget for each local search at the start, at most 64 searches",
     )
     role_share: float = Field(
         0.35,
@@ -54,14 +54,14 @@ class PortfolioOptions(Options):
     contiguous_within: float = Field(
         0.02,
         ge=0,
-        description="where layers are groups, and the objective is a makespan: the best contiguous split found near the best"
-        " placement (one run of layers for each device) is the result if its value is at most this share higher; 0: off",
+        description="take a placement with one run of layers per device, near the best one, if its value is at most this"
+        " share higher; only where layers are groups and the objective is a makespan; 0: off",
     )
     simpler_within: float = Field(
         0.05,
         ge=0,
-        description="on a simulated machine with hosts: a placement on fewer devices is the result if its value is at most this"
-        " share higher, or no more than predictions of this kind are wrong (`placekit accuracy`); 0: off",
+        description="take a placement on fewer devices if its value is at most this share higher, or within the error of such"
+        " predictions (`placekit accuracy`); only on simulated machines with hosts; 0: off",
     )
     threads: int = Field(0, ge=0, description="threads of the compiled loop; 0: all cores. Results do not depend on it")
 

@@ -76,7 +76,7 @@ SPREAD_SHARE = 0.5  # share of the seconds after which no more starts of a large
 MOST_FOR_OTHERS = 200_000  # groups; on a larger problem, other policies take minutes for one start
 MULTILEVEL, SLOWEST_OTHER = 10, 40  # seconds of `Multilevel`, and of the slowest other policy, in first evaluations
 LAUNCHING = 0.1  # share of a step: if the host launches until its last tenth, a gain of a tenth is not worth a device
-WIDEST = 0.25  # of a wider band, this much: most errors are common to two placements of one program
+WIDEST = 0.25  # largest error band to allow: most errors are common to two placements of one program
 START_SHARE = 0.2  # share of the budget that finding starts may use
 AGAIN_SHARE = 0.05  # share of the seconds after which no policy runs a second time: a search gains more
 MIN_TRIES = 3  # how often policies with samples run if the budget is small and START_SHARE allows it
@@ -105,7 +105,8 @@ class Portfolio(ResumablePolicy):
     single groups in the second half.
 
     Problems of more than `LARGE` groups start from `Multilevel` instead of coarse list schedules. It moves units without a
-    simulation, which is no evaluation. Each of its starts is evaluated once; to make one takes as long as 5 to 20 evaluations.
+    simulation, so moves are not evaluations. Each of its starts is evaluated once; making one takes as long as 5 to 20
+    evaluations.
 
     With a budget of evaluations, the same seed gives the same result to the last bit, on any number of threads.
     """
@@ -154,10 +155,10 @@ class Portfolio(ResumablePolicy):
         more = evaluate.best.value_s / fastest.value_s - 1
         if more < LEAST_GAIN:
             return found
-        why = "no more than such predictions are wrong" if more <= band else "hardly more"
+        why = "within the error of such predictions" if more <= band else "hardly more"
         evaluate.note(
             f"{units.seconds(evaluate.best.value_s)} on fewer devices is {more:.1%} more than the fastest placement found,"
-            f" {units.seconds(fastest.value_s)}: {why} (policy.simpler_within=0 takes the fastest)"
+            f" {units.seconds(fastest.value_s)}: {why} (policy.simpler_within=0 keeps the fastest)"
         )
         return found
 
@@ -223,7 +224,7 @@ class _Race:
         return (few[0] if few else None), few[LEVEL_STEP::LEVEL_STEP]
 
     def _has_time_for(self, evaluations: float) -> bool:
-        """Whether work that takes as long as so many first evaluations fits into the budget of seconds."""
+        """Whether work that takes as long as this many first evaluations fits into the budget of seconds."""
         ledger = self.task.evaluate.ledger
         return ledger.limit_s is None or self.first_s * evaluations < ledger.limit_s - ledger.seconds
 
@@ -393,7 +394,7 @@ class _Race:
                 report_progress(f"starts, {policy.name}: {len(placements)} placements")
                 try:
                     placements.append(policy.place(self.task, other))
-                except NotApplicable:  # to this program or machine
+                except NotApplicable:  # it does not apply to this program or machine
                     continue
                 if samples > 1:  # a single sample would be the same again
                     again.append((policy, samples))

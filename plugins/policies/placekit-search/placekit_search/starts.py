@@ -44,7 +44,7 @@ class Start(NamedTuple):
 
 
 def distinct(starts: Iterable[Start]) -> list[Start]:
-    """The first start of those with the same devices."""
+    """The starts without duplicates: of starts with the same devices, the first one."""
     found: dict[bytes, Start] = {}
     for start in starts:
         found.setdefault(start.device.tobytes(), start)

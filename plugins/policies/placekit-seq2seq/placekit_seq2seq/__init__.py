@@ -20,7 +20,7 @@ class NetworkOptions(TorchPolicyOptions):
     outputs: int = Field(6, ge=1, description="number of a group's largest output tensors whose sizes are features")
     aligned: bool = Field(True, description="each step of the decoder also reads the encoder's output of that step")
     engine: Literal["fast", "plain"] = Field(
-        "fast", description="the network as in fast.py, or as in network.py; they differ by rounding and in speed"
+        "fast", description="the network of fast.py, or of network.py (`plain`); they differ in rounding and speed"
     )
     max_devices: int | None = Field(
         None, ge=1, description="devices to have room for; null: as many as the problems have"
@@ -41,7 +41,7 @@ class Seq2SeqOptions(NetworkOptions):
     )
     order: Literal["topological", "random"] = Field("topological", description="order of the groups in the sequence")
     orders: int | None = Field(
-        None, ge=1, description="number of random orders, one of which each batch has; null: always a new one"
+        None, ge=1, description="number of random orders, from which each batch takes one; null: always a new one"
     )
     order_seed: int = Field(0, ge=0, description="seed of the random orders, and of the order without exploration")
 
@@ -61,7 +61,7 @@ class HierarchicalOptions(NetworkOptions):
         3.0,
         ge=0,
         description="spread of the grouper's first logits over the places, as a multiple of sqrt(2 ln groups);"
-        " 0, or without octaves: torch's own initialisation",
+        " 0, or without octaves: torch's own initialization",
     )
 
 

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What the encoder read: m sequences of T groups; m is 1 if all episodes have the same groups.
+    """The encoder's memory of its input: m sequences of T groups; m is 1 if all episodes have the same groups.
 
     Attributes:
         output: [m, T, H] outputs of the encoder.
@@ -57,7 +57,7 @@ class Placer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Initialise weights so large that the decisions differ between groups from the start.
+        """Initialize weights so large that the decisions differ between groups from the start.
 
         With torch's smaller weights all decisions are almost the same at first, and training ends with one device for all.
         """

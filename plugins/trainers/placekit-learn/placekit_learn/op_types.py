@@ -1,4 +1,4 @@
-"""The types of a problem's operations, hashed into buckets, so that networks recognise them in other graphs."""
+"""The types of a problem's operations, hashed into buckets, so that networks recognize them in other graphs."""
 
 from __future__ import annotations
 

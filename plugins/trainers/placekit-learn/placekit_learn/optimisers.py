@@ -1,4 +1,4 @@
-"""Optimisers on dicts of numpy arrays. They ascend: a step is to be added to the parameters."""
+"""Optimizers on dicts of numpy arrays. They ascend: a step is to be added to the parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Optimiser(ABC):
         """The step to add to each parameter, of the shape and precision of its gradient."""
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs."""
+        """The state that `restore` takes."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ class LearningOptions(Options):
     )
     normalise: bool = Field(False, description="divide advantages by the standard deviation of the batch's rewards")
     optimiser: Literal["adam", "sgd"] = Field("adam", description="how gradients become steps")
-    learning_rate: float = Field(3e-3, gt=0, description="step size of the optimiser")
+    learning_rate: float = Field(3e-3, gt=0, description="step size of the optimizer")
     learning_rate_end: float | None = Field(
         None, ge=0, description="step size at the end of the budget; null: the same"
     )
@@ -79,7 +79,7 @@ class ReinforceOptions(PolicyGradientOptions):
 class PPOOptions(PolicyGradientOptions):
     """Options of trainer `ppo`."""
 
-    epochs: int = Field(4, ge=1, description="steps of the optimiser on each batch")
+    epochs: int = Field(4, ge=1, description="steps of the optimizer on each batch")
     clip: float | None = Field(
         0.2, gt=0, description="a probability ratio counts only up to this distance from 1 (epsilon); null: no limit"
     )

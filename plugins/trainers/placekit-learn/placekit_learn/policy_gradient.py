@@ -42,7 +42,7 @@ class Batch:
         rollouts: the b episodes.
         weight: [b, T] advantage of each decision, divided by the number of episodes that count.
         entropy_weight: weight of the sum of all decisions' entropies.
-        learning_rate: step size of the optimiser.
+        learning_rate: step size of the optimizer.
         counted: [b] whether an episode counts, as failures do not after `only_fitting_after` updates.
         returns: [b, T] return from each decision on, for the policy's value function; None if it is not trained.
     """
@@ -77,7 +77,7 @@ class PolicyGradient(Trainer):
         rewards: the reward function of each task.
         learned: numbers of the last update for the history, such as `gradient_norm`.
         seconds: time spent on `rollout`, `evaluate` and `update`.
-        shared: returns the optimiser of this name that several processes share; None: this process has its own.
+        shared: returns the optimizer of this name that several processes share; None: this process has its own.
     """
 
     options_class: ClassVar[type[BaseModel]] = LearningOptions
@@ -186,7 +186,7 @@ class PolicyGradient(Trainer):
     def ascend(
         self, policy: LearnablePolicy, batch: Batch, weight: Floats, entropy_weight: float, kl_weight: float = 0.0
     ) -> None:
-        """Make one step of the optimiser along the gradients."""
+        """Make one step of the optimizer along the gradients."""
         found = self.gradients(policy, batch, weight, entropy_weight, kl_weight)
         self.learned["gradient_norm"] = norm(found)
         gradients = clipped(found, self.options.max_gradient_norm)
@@ -207,7 +207,7 @@ class PolicyGradient(Trainer):
         self.seconds = {"rollout": 0.0, "evaluate": 0.0, "update": 0.0}
 
     def new_optimiser(self, name: str) -> Optimiser:
-        """A new or shared optimiser; a trainer with several gives each a `name`."""
+        """A new or shared optimizer; a trainer with several gives each a `name`."""
         return OPTIMISERS[self.options.optimiser]() if self.shared is None else self.shared(name)
 
     def _new_rewards(self, tasks: Sequence[Task]) -> list[RewardFunction]:

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation."""
+"""Proximal policy optimization."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class PPO(PolicyGradient):
     Option `clip` is the clipped objective (Eq. 7), `kl_target` the adaptive KL penalty (section 4); both can be used.
 
     If the policy has a value function (`EstimatesReturns`), advantages are estimated for each decision, and every step of the
-    optimiser also lowers the values' squared errors (Eq. 9). The reward comes with the last decision of an episode: the
-    advantage of its placement over the baseline. So without a discount a value is the mean of that advantage over the ways
-    in which an episode can end from there, and a decision is credited by how much that mean changes from before the
-    decision to after it (`gae_lambda=0`), to the episode's end (1), or to between the two. Noise of earlier decisions, which
-    all decisions share without values, drops out.
+    optimizer also lowers the values' squared errors (Eq. 9). The reward comes with the last decision of an episode: the
+    advantage of its placement over the baseline. So without a discount, a value is the mean of that advantage over all ways in
+    which the episode can go on. A decision is credited with the change of that mean from before the decision to after it
+    (`gae_lambda=0`), to the episode's end (1), or to between the two. Without values, all decisions share the noise of earlier
+    ones; with them, it drops out.
 
     Attributes:
         beta: present weight of the KL penalty.
@@ -63,7 +63,7 @@ class PPO(PolicyGradient):
         super().fit(policy, *rest, **more)
 
     def credited(self, policy: LearnablePolicy, batch: Batch) -> Batch:
-        """The batch with the returns and generalised advantages of a policy with a value function."""
+        """The batch with the returns and generalized advantages of a policy with a value function."""
         o, each = self.options, batch.weight[:, :1]
         count = np.count_nonzero(batch.counted)
         if not isinstance(policy, EstimatesReturns) or o.gae_lambda is None or not count:

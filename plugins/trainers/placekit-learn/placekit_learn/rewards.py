@@ -50,7 +50,7 @@ class RewardFunction:
         self.worst_s = max(self.worst_s or 0.0, float(value_s.max()))
 
     def state(self) -> dict[str, Any]:
-        """What `restore` needs."""
+        """The state that `restore` takes."""
         return {"scale_s": self.scale_s, "worst_s": self.worst_s}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -61,10 +61,10 @@ class RewardFunction:
 class Advantages(RewardFunction):
     """Computes rewards of one problem's placements, and their advantages over a baseline.
 
-    The baseline is the moving average of the batches' means; with `baseline=mean`, the mean of all earlier rewards (Yao et al.
-    2026, section 5.1); with `baseline=batch`, the batch's own mean (the problems of a family take turns, and the policy changes
-    much between two turns of a problem). Until a placement fits, all are equal and there is nothing to learn; baseline and
-    scale start with the first batch in which one fits.
+    The baseline is the moving average of the batches' means. With `baseline=mean`, it is the mean of all earlier rewards (Yao et
+    al. 2026, section 5.1); with `baseline=batch`, the batch's own mean, because the problems of a family take turns, and the
+    policy changes much between two turns of a problem. Until a placement fits, all are equal and there is nothing to learn.
+    Baseline and scale start with the first batch in which one fits.
 
     Attributes:
         baseline: moving average of the batches' mean rewards, or the mean of all rewards so far.

@@ -24,5 +24,5 @@ class TorchPolicyOptions(TorchOptions):
     """Options that all policies on `TorchPolicy` share."""
 
     device: Literal["cpu", "cuda"] = Field(
-        "cpu", description="where torch computes the network; results of the two differ, from the first draw on"
+        "cpu", description="where torch computes the network; results on the two differ from the first draw on"
     )

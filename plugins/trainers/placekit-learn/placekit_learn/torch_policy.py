@@ -1,6 +1,6 @@
 """Base class of policies whose parameters are a torch module: autograd provides the gradients that trainers need.
 
-The interface takes and returns numpy arrays. Tensors live on the CPU or, of a `TorchPolicy`, where its option `device` says.
+The interface takes and returns numpy arrays. Tensors are on the CPU, or on option `device` of a `TorchPolicy`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Decisions", "TorchOptions", "TorchParameters", "TorchPolicy", "Torch
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """A policy's probabilities, with autograd, of the decisions of b episodes of at most T decisions on D devices.
+    """Probabilities, with autograd, of the decisions in b episodes of at most T decisions on D devices.
 
     Numbers after the end of an episode are not used, but must be finite in all but `log_p`.
 
@@ -51,7 +51,7 @@ def size_hint(option: str, trained: int, here: int) -> list[str]:
 
 
 class TorchParameters(LearnablePolicy):
-    """A policy whose parameters are those of `module`, and whose gradients are its own. Subclasses implement `network`.
+    """A policy with the parameters of the torch module `module`. Subclasses implement `network` and compute gradients.
 
     Buffers of the module are not saved: they follow from the options and the problems.
     """
@@ -63,7 +63,7 @@ class TorchParameters(LearnablePolicy):
 
     @abstractmethod
     def network(self, problems: Sequence[Problem]) -> nn.Module:
-        """The module, of the size that these problems need, initialised.
+        """The module, of the size that these problems need, initialized.
 
         torch's default generator is seeded while this runs.
         """
@@ -117,7 +117,7 @@ class TorchParameters(LearnablePolicy):
 
     @contextmanager
     def fixed_threads(self) -> Iterator[None]:
-        """Let torch compute on as many threads as option `threads` says, and afterwards on as many as before."""
+        """Within the block, let torch use the number of threads in option `threads`."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.options.threads)
         try:
@@ -127,11 +127,11 @@ class TorchParameters(LearnablePolicy):
 
 
 class TorchPolicy(TorchParameters, RecomputesLogProb):
-    """A policy with gradients by autograd. Subclasses implement `network`, `rollout`, `evaluate_actions`.
+    """A policy in torch: autograd computes its gradients. Subclasses implement `network`, `rollout` and `evaluate_actions`.
 
-    `rollout` works in `with self.computing(), torch.no_grad():`, draws from `self.generator(rng)`, and stores the
-    distributions drawn from as `extra["log_p"]`, float32 [b, T, D]. Then the policy may subclass
-    `ReportsKL`: its `kl` is here. If its decisions have a `value`, it may subclass `EstimatesReturns`, which is here, too.
+    In `rollout`, work in `with self.computing(), torch.no_grad():`, draw from `self.generator(rng)`, and store the distributions
+    drawn from as `extra["log_p"]`, float32 [b, T, D]. The policy can then also subclass `ReportsKL`, and if its decisions have a
+    `value`, `EstimatesReturns`: this class implements their methods.
     """
 
     options_class: ClassVar[type[TorchOptions]] = TorchPolicyOptions
@@ -152,9 +152,9 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Let torch compute as options `threads` and `device` say.
+        """Within the block, let torch compute with the options `threads` and `device`.
 
-        New tensors are on that device, also those that `torch.as_tensor` makes of numpy arrays.
+        New tensors are created on that device, also by `torch.as_tensor` from numpy arrays.
         """
         with self.fixed_threads(), contextlib.ExitStack() as stack:
             if self.options.device != "cpu":  # on the CPU, it would only slow small operations down
@@ -205,7 +205,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
         value = self.evaluate_actions(problem, rollouts).value
         if value is None:
             raise PlacekitError(
-                f"policy {self.name!r} is EstimatesReturns, and its evaluate_actions returns no value",
+                f"policy {self.name!r} subclasses EstimatesReturns, but its evaluate_actions returns no value",
                 "return Decisions with `value` [b, T]",
             )
         return value
@@ -220,7 +220,7 @@ class TorchPolicy(TorchParameters, RecomputesLogProb):
         if "log_p" not in rollouts.extra:
             raise PlacekitError(
                 f"the rollouts of policy {self.name!r} hold no extra['log_p']: there is no KL divergence",
-                "leave out trainer.kl_target, which penalises the divergence",
+                "leave out trainer.kl_target, which penalizes the divergence",
             )
         new, old = decisions.log_p, _tensor(rollouts.extra["log_p"], decisions.log_p)
         impossible = torch.isneginf(new) | torch.isneginf(old)  # -inf - -inf is not a number

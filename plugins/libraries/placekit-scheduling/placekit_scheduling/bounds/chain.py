@@ -68,7 +68,7 @@ class ChainProgram:
         )
 
     def bound_s(self, prices: ChainPrices) -> float:
-        """What the prices prove, seconds: the formula of `makespan.chain_bound`."""
+        """The bound that the prices prove, seconds: the formula of `makespan.chain_bound`."""
         cost = self.persistent_bytes[:, None] * prices.memory
         at_home = np.where(self.allowed, cost, np.inf)[self.source]
         copied = at_home.min(axis=1, keepdims=True) + self.copy_s * prices.copies
@@ -169,7 +169,7 @@ class _Classes:
 
     @classmethod
     def alike(cls, *columns: NDArray[Any]) -> _Classes:
-        """Classes of n rows of numbers >= 0, which differ by a share of `GRAIN` at most in each class."""
+        """Classes of n rows of numbers >= 0; rows of one class differ by a share of `GRAIN` at most."""
         steps = np.round(np.log(np.maximum(np.column_stack(columns), np.finfo(float).tiny)) / GRAIN)
         _, first, of, count = np.unique(steps, axis=0, return_index=True, return_inverse=True, return_counts=True)
         return cls(of.ravel(), first, count)
@@ -179,11 +179,11 @@ class _Classes:
 
 
 def best_prices(program: ChainProgram) -> ChainPrices | None:
-    """The best prices that are equal for alike blocks; None if nothing fits, or if too few groups are alike.
+    """The best prices that are equal for similar blocks; None if nothing fits, or if too few groups are similar.
 
     `ChainProgram.bound_s` is a sum of minima of linear functions of the prices. So the best prices are the solution of a linear
     program, whose variables are the prices of rows, copies, memory and of a block, and these minima: of a group, of a source for
-    its reader on each kind, and of the memory of a source. Alike blocks, groups and sources have their variables in common.
+    its reader on each kind, and of the memory of a source. Similar blocks, groups and sources share their variables.
     """
     from scipy.optimize import linprog
 

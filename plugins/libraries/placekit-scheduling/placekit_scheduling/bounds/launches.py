@@ -1,4 +1,4 @@
-"""When operations are launched at the earliest; see "Hosts" in docs/machine-model.md."""
+"""Lower bounds on the times at which operations are launched; see "Hosts" in docs/machine-model.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from placekit_core import Problem, launches_of
 
 
 def earliest_launch_s(problem: Problem) -> NDArray[np.float64]:
-    """[n] a time before which no placement has an operation launched, seconds; 0 for sources.
+    """[n] lower bound on the launch of each operation in any placement, seconds; 0 for sources.
 
     If one host launches for all devices, this is the end of the operation's launch. If there are several hosts, other operations
     may be launched elsewhere, and only its own launch counts, on the fastest host.
@@ -21,7 +21,7 @@ def earliest_launch_s(problem: Problem) -> NDArray[np.float64]:
 
 
 def all_launched_s(problem: Problem) -> float:
-    """A time before which no placement has all operations launched: all launches, divided among the hosts by their speed."""
+    """Lower bound on the last launch in any placement, seconds: all launches, divided among the hosts by their speed."""
     launchers = problem.cluster.launchers
     if (launchers.launch_s == 0).any():
         return 0.0

@@ -98,9 +98,9 @@ def launch_bound(problem: Problem) -> float:
 def group_bound(problem: Problem) -> float:
     """The longest group on its fastest device, or the k + 1 shortest of the k D + 1 longest groups, for the best k.
 
-    Proof: all operations of a group run on one allowed device d, whose s streams give at most s T seconds in time T; so
-    T >= (seconds of the group on d) / s, which is at least its least value v over the devices. Of k D + 1 groups, k + 1 are
-    on one of the D devices; so T is at least the sum of their v, and that at least the sum of the k + 1 least.
+    Proof: all operations of a group run on one allowed device d, whose s streams give at most s T seconds in time T. So
+    T >= (seconds of the group on d) / s >= v, the least such value over the devices. Of k D + 1 groups, at least k + 1 are on
+    one device, so T is at least the sum of their v, and at least the sum of the k + 1 least v.
     """
     per_device = np.where(problem.allowed, problem.group_s / problem.cluster.streams, np.inf)
     return packing(per_device.min(axis=1), problem.cluster.size) if problem.g else 0.0
@@ -206,7 +206,7 @@ def tree_bound(relaxation: Relaxation) -> float:
     max(t, r + w) over the labels of v on D, before its own p is added, is a head of v.
 
     If the outputs of a tree are large, its operations either share one device and wait for its streams, or are sent and wait
-    for its link. An example are the gradients of a weight that is used in many steps. The prices bound both cases at once, as
+    for its link. Gradients of a weight that is used in many steps are an example. The prices bound both cases at once, as
     a Lagrangian relaxation of the two resources. The pairs of `detour_bound` count as well. Several r and two rows of prices
     are tried. The reversed graph gives tails. `window_bound`, `channel_bound` and `forced_bound` use these heads and tails.
     """
@@ -255,10 +255,10 @@ def chain_bound(relaxation: Relaxation) -> float:
     A long path is cut into blocks (`blocks.Blocks`), with the operations that may run at the same time as a part of it. All
     operations of a block end before any of the next one starts. So T is at least the sum of the times T_b of the blocks.
 
-    - *Rows.* T_b is at least the seconds of the path in block b; the seconds of all operations of one group in it, over the
-      streams of the group's device; and for each kind, the seconds of all operations in it on this kind, over its streams.
-      Let a_rgk be what group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum to x or less in
-      each block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
+    - *Rows.* T_b is at least each of these sums: the seconds of the path in block b; for each group, the seconds of its
+      operations in the block over the streams of its device; for each kind, the seconds of all operations on it over its
+      streams. Let a_rgk be the part that group g adds to row r of these sums if it is on kind k. Take prices w_r >= 0 that sum
+      to x or less in each block: the sum of w_r a_rgk over all rows, and over all groups g on their kinds k, is at most x T.
     - *Memory.* The persistent bytes m_g of the groups on kind k are at most M_k in all; they cost z_k >= 0 per byte.
     - *Copies.* For each group s without kernels, take one group v(s) that reads a tensor of it. If v(s) is on kind k and s is
       on another kind, this tensor is sent from there to k, which takes at least c_sk seconds. At most i_k transfers to kind k
@@ -269,7 +269,7 @@ def chain_bound(relaxation: Relaxation) -> float:
 
         T >= sum_v min_k (z_k m_v + sum_r w_r a_rvk + sum_s min(z_k m_s, min_h z_h m_s + y_k c_sk / i_k)) - sum_k z_k M_k
 
-    The first sum is over all groups but those s, and each minimum over the kinds that may run the group. As in `work_bound`,
+    The first sum is over all groups except the s, and each minimum over the kinds that may run the group. As in `work_bound`,
     the best prices are the dual of a fractional placement, by HiGHS, and the bound is the right-hand side, evaluated at these
     prices. It is 0 if the kind that runs all operations in the least time has memory for all persistent bytes, or if no
     fractional placement fits. Transfers to several devices at once, and streamed copies, count once, for v(s).

@@ -90,7 +90,7 @@ def _balanced(seconds: NDArray[np.float64], streams: NDArray[np.float64]) -> NDA
 def _highest(
     cuts: NDArray[np.float64], streams: NDArray[np.float64]
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
-    """Maximise the lowest of the cuts [c, 2 K]. Returns its value and the prices: (value, time [K], memory [K])."""
+    """Maximize the lowest of the cuts [c, 2 K]. Returns its value and the prices: (value, time [K], memory [K])."""
     from scipy.optimize import linprog
 
     kinds = len(streams)

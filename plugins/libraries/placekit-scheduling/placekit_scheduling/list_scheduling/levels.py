@@ -34,8 +34,8 @@ def transfer_cost(problem: Problem) -> NDArray[np.float64]:
 def b_level(problem: Problem, cost: Literal["mean", "min"] = "mean", communication: float = 1.0) -> NDArray[np.float64]:
     """[n] seconds on the longest path from each operation to an exit, including its own (bottom level).
 
-    `communication` scales the transfers on the path (`transfer_cost`): 1 gives the b-level of Kwok and Ahmad (1999) and
-    HEFT's upward rank; 0 the static level, by which ETF breaks ties (Hwang et al. 1989) and which is part of the bounds.
+    `communication` scales the transfers on the path (`transfer_cost`). With 1, this is the b-level of Kwok and Ahmad (1999) and
+    HEFT's upward rank. With 0, it is the static level: ETF breaks ties by it (Hwang et al. 1989), and the bounds use it.
     """
     from placekit_scheduling.jit import by_size
     from placekit_scheduling.list_scheduling.level_kernel import to_exit

@@ -54,7 +54,7 @@ def problem_of(run_dir: Path, summary: Summary, registry: Registry) -> Problem:
     assembly = assembled(presets, registry)
     problem = assembly.problem(assembly.programs[0])
     if problem.fingerprint != summary.programs[0].problem_fingerprint:
-        raise RunError(f"{run_dir} placed something else than {', '.join(presets)}", "run it again")
+        raise RunError(f"{run_dir} placed another program than {', '.join(presets)}", "run it again")
     return problem
 
 
