@@ -140,7 +140,7 @@ def test_a_torch_module_is_a_source() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"cluster": "p100"}, PlacekitError, "no cluster named 'p100'\n  did you mean 'p100x4'"),
+        ({"cluster": "p100x5"}, PlacekitError, "no cluster named 'p100x5'\n  did you mean 'p100x4'"),
         ({"policy": "anealing"}, PluginError, "did you mean 'annealing'"),
         ({"policy": {"name": "annealing", "start": 3}}, ConfigError, "no option named 'policy.start'\n  did you mean"),
         ({"width": 3}, ImporterError, "Graph takes no 'width'"),

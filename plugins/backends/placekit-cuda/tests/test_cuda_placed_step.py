@@ -283,7 +283,7 @@ def test_another_learning_rate_is_another_step() -> None:
     with placed(net(), sgd) as first, placed(net(), slow) as second:
         losses = [first(x, y) for x, y in data[:3]]
         second.load_state_dict(first.state_dict())
-        with pytest.warns(UserWarning, match=r"lr=0\.05; the step keeps lr=0\.01"):
+        with pytest.warns(UserWarning, match=r"lr=0\.05; the step keeps its own lr=0\.01"):
             second.load_optimizer_state_dict(first.optimizer_state_dict())
         losses += [second(x, y) for x, y in data[3:]]
     assert all(map(torch.equal, losses, expected))

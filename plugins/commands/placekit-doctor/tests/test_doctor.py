@@ -119,7 +119,7 @@ def test_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.requires", lambda _: needs)
     found = list(doctor._requirements("mine"))
     assert [f.level for f in found] == ["ok", "fail", "fail"]
-    assert "mine needs pytest>=999, and" in found[1].text
+    assert "mine needs pytest>=999, but" in found[1].text
     assert found[2].hint == "pip install 'no-such-distribution>=2'"
 
 

@@ -59,7 +59,7 @@ def test_table_of_files(placekit: Callable) -> None:
 def test_several_files_need_a_table(placekit: Callable) -> None:
     code, _, err = placekit("graph", "show", "a.json", "b.json")
     assert code == 1
-    assert "2 files: a.json, b.json\n  give one, or -m for a table" in err
+    assert "2 files are given: a.json, b.json\n  give one, or -m for a table" in err
 
 
 def test_jobs_are_those_of_a_sweep() -> None:

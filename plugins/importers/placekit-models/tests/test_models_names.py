@@ -169,12 +169,12 @@ def test_the_network_is_not_used_whatever_the_environment_says(
     [
         ("timm:resnet5", {}, "no model of timm named 'resnet5'\n  did you mean 'resnet50'"),
         ("torchvision:resnet5", {}, "no model of torchvision named 'resnet5'"),
-        ("torchvision:fcn_resnet50", {"mode": "train"}, "is no classifier: .*targets\n  mode=inference needs none"),
+        ("torchvision:fcn_resnet50", {"mode": "train"}, "is not a classifier: .*targets\n  mode=inference needs none"),
         ("torchvision:fasterrcnn_resnet50_fpn", {}, "detects objects: how many boxes torchvision::nms"),
         ("torchvision:quantized_resnet18", {}, r"kernels of 8 bits.*\n  give torchvision:resnet18"),
         ("timm:resnet18", {"mode": "decode"}, "generates no text, so it has no mode=decode"),
         ("timm:resnet18", {"context": 3}, "has no context"),
-        ("diffusers:stable-diffusion-v1-5/stable-diffusion-v1-5/unet", {"weights": "int8"}, "has no weights"),
+        ("diffusers:stable-diffusion-v1-5/stable-diffusion-v1-5/unet", {"weights": "int8"}, "has no option weights"),
     ],
 )
 def test_mistakes_with_images(model: str, options: dict[str, Any], message: str) -> None:

@@ -256,7 +256,7 @@ def test_says_that_activations_in_flight_do_not_fit(tmp_path: Path) -> None:
     for i in (1, 0):
         [x] = b.add(f"b{i}", inputs=[x, kept[i]], outputs=[8], flops=2e9, phase="backward", colocate=i)
     backend = {"name": "pipeline", "objective": "throughput", "microbatches": 4}
-    with pytest.raises(NothingFits, match=r"(?s)closest is over by 176.*activations of one micro-batch"):
+    with pytest.raises(NothingFits, match=r"(?s)closest needs 176.*activations of one micro-batch"):
         place(b.build(), cluster=_of_one_gibibyte(), policy="exact", backend=backend, run_dir=tmp_path / "r")
 
 

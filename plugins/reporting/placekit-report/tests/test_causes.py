@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from placekit_report.causes import WHY, Causes, copies_of, explain
 from placekit_report.events import AHEAD, DEVICE, INPUT, LINK, NONE, TRANSFER, Events
 from placekit_report.timeline import timeline
-from placekit_report.whatif import binding, what_would_change
+from placekit_report.whatif import utilisation, what_binds, what_would_change
 from placekit_scheduling.tracing import run_traced
 from placekit_testing.strategies import Case, problems, random_placements
 from report_examples import DEVICES, SECONDS, three_on_two, with_seconds
@@ -62,7 +62,8 @@ def test_a_step_that_waits_for_its_host() -> None:
     [row] = [i for i, track in enumerate(events["track"]) if track == last]
     assert (events["start_s"][row], events["duration_s"][row]) == (0.0, 24.0)
     assert drawn["texts"][events["name"][row]] == "launches of 4 operations"
-    assert binding(problem, causes).text.startswith("launching operations, one after the other, by the host, takes 64")
+    binds = what_binds(problem, utilisation(problem, schedule), causes)
+    assert "; launching operations, one after the other, by the host, takes 64" in binds
     found = what_would_change(problem, schedule, placement, causes, Simulator(), session).resources
     assert found is not None
     values = dict(zip(found.name, found.value_s.tolist(), strict=True))

@@ -125,7 +125,7 @@ def test_the_faster_map_stays(fake: type[Fake], ours: float, default: float, cho
     assert fake.turns == ["placekit", "accelerate"] * 3, "in turns"
     assert (report.chosen, report.dispatched) == (chosen, True)
     assert report.candidates[chosen].measured_s == (1.0,) * 3
-    assert f"the map of {chosen} stays" in str(report)
+    assert f"dispatched by the map of {chosen}: " in str(report)
 
 
 def test_a_map_that_fails_is_not_measured_again(fake: type[Fake]) -> None:

@@ -41,7 +41,7 @@ def main(argv: list[str], registry: Registry) -> int:
         "arguments",
         nargs="*",
         metavar="KEY=VALUE",
-        help="arguments of the function; batch=1,2,4 measures these micro-batches",
+        help="arguments of the function; batch=1,2,4 measures each of these sizes",
     )
     parser.add_argument("--kind", help="name of this kind of device in machines; default: cuda or cpu")
     parser.add_argument("--out", type=Path, default=Path("profile.csv"), metavar="FILE", help="default: profile.csv")

@@ -598,7 +598,7 @@ def test_the_band_is_that_of_the_benchmark() -> None:
     ("words", "message"),
     [
         (["net.py", "batch=4", "autocast=bfloat16"], "net.py names no function"),
-        (["net.py:make", "batch=4", "--html", "x.html"], "has no page"),
+        (["net.py:make", "batch=4", "--html", "x.html"], "writes no page"),
         (["Qwen3-14B", "--scripts", "scripts"], "Qwen3-14B is a language model to run"),
     ],
 )

@@ -29,7 +29,7 @@ _OPTION = re.compile(r"([a-zA-Z_][\w.-]*)=(.*)", re.S)
 
 def main(argv: list[str], registry: Registry) -> int:
     """Print a plan. Raises PlacementError if nothing fits."""
-    parser = Parser("plan", "", usage="placekit plan MODEL [MACHINE] [OPTION=VALUE ...] [--if WORDS] [--html FILE]")
+    parser = Parser("plan", "", usage="placekit plan MODEL [MACHINE] [OPTION=VALUE ...] [--if WORDS]")
     parser.description = f"example:\n  {EXAMPLE}\n\n" + wrapped(
         "Prints which of your devices should run which part of a language model, how fast that is, and the command lines"
         " to paste. With FILE.py:FUNCTION batch=N, compares ways to run a training step (docs/training.md).", "")  # fmt: skip
