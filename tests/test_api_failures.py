@@ -93,7 +93,8 @@ def test_a_value_below_the_bound_is_an_error(problem: Problem, tmp_path: Path) -
         return task.problem.placement([0] * task.problem.g)
 
     with pytest.raises(
-        BoundError, match=r"below its proven bound of 1 s\n  this is a bug in backend .* or in the bound from policy 'liar'"
+        BoundError,
+        match=r"below its proven bound of 1 s\n  this is a bug in backend .* or in the bound from policy 'liar'",
     ) as e:
         place(problem.graph, cluster=problem.cluster, policy=liar, run_dir=tmp_path / "r")
     written = load_summary(tmp_path / "r")

@@ -182,7 +182,7 @@ def favourite_children(problem: Problem, threshold: float = 0.5, lp_seconds: flo
         why = f" in {lp_seconds:g} s" if result.status == 1 else f": {result.message}"
         raise PlacekitError(
             f"m_sct: no optimum of the linear program of {m} edges between groups{why}",
-            "use policy=m_etf, which is the same without favourite children",
+            "use policy=m_etf, which is the same without favorite children",
         )
     chosen = free[result.x[:m] > 1 - threshold + TOLERANCE]
     favourite[source[chosen]] = target[chosen]

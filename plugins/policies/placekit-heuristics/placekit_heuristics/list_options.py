@@ -75,7 +75,7 @@ COMPONENTS = [
     ),
     PolicyComponent(
         name="m_sct",
-        summary="m_etf with devices that wait for favourite children, which a linear program chooses",
+        summary="m_etf with devices that wait for favorite children, which a linear program chooses",
         config=Options,
         target=f"{BAECHI}:MSct",
         paper=BAECHI_PAPER,

@@ -1,4 +1,4 @@
-"""Earliest task first, where devices wait for favourite children: the compiled loop of Baechi's m-SCT. Imports numba."""
+"""Earliest task first, where devices wait for favorite children: the compiled loop of Baechi's m-SCT. Imports numba."""
 # mypy: disable-error-code="untyped-decorator"
 
 from __future__ import annotations
