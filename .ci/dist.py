@@ -45,7 +45,7 @@ def build(out: Path) -> None:
             if folder != copy:
                 shutil.copy(copy / "LICENSE", folder)
             readme = folder / "README.md"
-            readme.write_text(without_relative_links(readme.read_text()))
+            readme.write_text(without_relative_links(readme.read_text(encoding="utf-8")), encoding="utf-8")
             os.chdir(folder)
             archive = build_sdist(str(out))
             shutil.unpack_archive(out / archive, temporary)

@@ -16,6 +16,7 @@ from numpy.random import Generator
 from onnx import ModelProto
 from placekit_onnx.importer import OnnxImporter
 from placekit_testing.damaged import changed, check_damaged, of_bytes
+from placekit_testing.speed import mostly_slow
 
 from placekit_core import Program
 
@@ -88,6 +89,6 @@ def check(good: bytes, cases: int, seed: int, folder: Path) -> None:
     check_damaged(load, good, folder / "damaged.onnx", damage, cases=cases, seed=seed)
 
 
-@pytest.mark.slow
-def test_some_damaged_models(rich: bytes, tmp_path: Path) -> None:
-    check(rich, 300, 1, tmp_path)
+@pytest.mark.parametrize("cases", mostly_slow([20, 300], [20]))
+def test_some_damaged_models(rich: bytes, cases: int, tmp_path: Path) -> None:
+    check(rich, cases, 1, tmp_path)
