@@ -84,6 +84,7 @@ def install_from(dist: Path, python: Path, requirement: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_first_run_after_pip_install_placekit(dist: Path, python: Path, tmp_path: Path) -> None:
     """With the requirements of `placekit` alone; then the rest is installed, too."""
     assert "seed 0, simulated" in run(python, "placekit", "run", "budget.evaluations=200", cwd=tmp_path).stdout

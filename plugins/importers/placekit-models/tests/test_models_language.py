@@ -176,9 +176,8 @@ def test_the_graph_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", mostly_slow(full_names(), [], [m for m in full_names() if m != "hf:google/gemma-3-1b-it"])
-)
+@pytest.mark.long
+@pytest.mark.parametrize("model", full_names())
 def test_shipped_configurations_do_not_depend_on_the_hash_seed(model: str) -> None:
     importer = ModelImporter(ModelOptions(model=model))
     assert len(set(in_children(importer, fingerprints, hash_seeds=(1, 2, 3)))) == 1

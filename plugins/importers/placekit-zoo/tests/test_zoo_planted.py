@@ -48,7 +48,7 @@ def etf(problem: Problem, session: Session) -> float:
     return float(session.evaluate(Placements.of(placement.device, placement.priority)).value_s[0])
 
 
-@pytest.mark.parametrize("options", mostly_slow(SHAPES, SHAPES[:-1]))
+@pytest.mark.parametrize("options", mostly_slow(SHAPES, SHAPES[:-1], SHAPES[-1:]))
 def test_the_planted_placement_has_the_optimal_makespan(options: dict[str, Any]) -> None:
     for seed in range(3 if options.get("width", 0) < 16 else 1):  # bounds on unlike devices take seconds
         program, problem, session, optimum = opened(**options, seed=seed)
