@@ -15,7 +15,6 @@ from placekit_models.shipped import full_names
 from placekit_testing.children import in_children
 from placekit_testing.importers import loaded_digest
 from placekit_testing.sequential import run_sequential
-from placekit_testing.speed import mostly_slow
 from placekit_torch import Step
 from torch.utils.flop_counter import FlopCounterMode
 
