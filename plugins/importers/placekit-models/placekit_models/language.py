@@ -375,7 +375,9 @@ def network(asked: Asked, source: str) -> Network:
     name = asked.name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
     if name.strip(".") in ("", "config.json"):  # a folder relative to the current one
         name = Path(asked.name.removesuffix("config.json")).resolve().name
-    return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)), context=model.context)
+    reads_text = crossed or cls.main_input_name == "input_ids" or takes_pictures(cls)
+    context = model.context if reads_text else 0
+    return Network(name, mode, model.make, routing(config.get_text_config(decoder=True)), context=context)
 
 
 def _config(data: dict[str, Any], asked: Asked) -> Any:

@@ -407,6 +407,7 @@ def test_inputs_have_the_sizes_that_networks_take(load: Any, config: dict[str, A
     graph = load(config).graph
     [bytes_] = named(graph, name).values()
     assert bytes_ == elements * (8 if name == "input_ids" else 4)
+    assert ("context" in graph.attributes) == (name == "input_ids")
 
 
 @pytest.mark.parametrize("mode", ["prefill", "inference"])
