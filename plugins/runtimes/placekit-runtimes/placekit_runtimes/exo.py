@@ -79,7 +79,7 @@ class Exo(Runtime):
     title = "exo"
     versions = ("exo-explore/exo at 027f237 (placement), 05e3383 and 00fc33f (shards)",)
     default_rule = ExoMemory
-    runs = ("inference",)
+    runs = ("generation",)
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
         """The shard of each node, in the order of the ranks: layers from `startLayer` up to `endLayer`, which is exclusive.

@@ -125,14 +125,15 @@ class Runtime(ABC):
         title: name of the runtime for messages.
         versions: public sources, with releases or commits, that the module was checked against.
         default_rule: how the runtime divides a network by default; None if it leaves that to users.
-        runs: what people run with it, `inference` or `training` or both: pages of such runs show its map.
+        runs: the steps that people run with it, whose pages show its map: `training`, `inference`, and `generation` of text
+            by a language model (prefill or decode).
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     versions: ClassVar[tuple[str, ...]]
     default_rule: ClassVar[type[Rule] | None] = None
-    runs: ClassVar[tuple[str, ...]] = ("inference", "training")
+    runs: ClassVar[tuple[str, ...]] = ("training", "inference", "generation")
 
     def rule(self, problem: Problem) -> Placement:
         """The placement that the runtime itself would choose. Raises NotApplicable if it does not choose."""

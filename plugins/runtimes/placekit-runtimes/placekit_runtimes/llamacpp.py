@@ -88,7 +88,7 @@ class LlamaCpp(Runtime):
     title = "llama.cpp"
     versions = ("ggml-org/llama.cpp at a5410f0 (load_tensors), b156652 (multi-gpu.md) and 08033df (fit.cpp)",)
     default_rule = LlamaCppLayers
-    runs = ("inference",)
+    runs = ("generation",)
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
         """Arguments: `--n-gpu-layers 25 --tensor-split 10,15`, the number of last layers on GPUs, and the layers of each GPU.

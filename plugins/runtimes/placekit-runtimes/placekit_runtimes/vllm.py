@@ -59,7 +59,7 @@ class Vllm(Runtime):
     title = "vLLM"
     versions = ("vllm-project/vllm at 5a6541d (get_pp_indices) and e06c9ba (models)",)
     default_rule = VllmEven
-    runs = ("inference",)
+    runs = ("generation",)
 
     def write(self, problem: Problem, placement: Placement) -> RuntimeMap:
         """Environment variables: `VLLM_PP_LAYER_PARTITION=10,14`, the layers of each stage, for `--pipeline-parallel-size 2`.

@@ -387,9 +387,9 @@ def test_what_a_runtime_says_of_itself() -> None:
         runtime("vlm")
 
 
-def exported(layers: list[int], graph: Graph) -> list[Export]:
+def exported(layers: list[int], graph: Graph, mode: str = "decode") -> list[Export]:
     """The exports of a decoder with these layers, as an importer of PyTorch modules marks it."""
-    problem, placement = placed(layers, graph=graph.replace(attributes={"torch": "2"}))
+    problem, placement = placed(layers, graph=graph.replace(attributes={"torch": "2", "mode": mode}))
     return exports(problem, placement, [runtime(name) for name in runtimes()])
 
 
@@ -406,6 +406,13 @@ def test_a_step_has_the_forms_of_its_runtimes(train: bool, names: list[str]) -> 
         assert found[-1].text == "VLLM_PP_LAYER_PARTITION=2,3,2"
         assert found[-1].placement.device.tolist() == placement.device.tolist()
         assert problem.graph.fingerprint == found[-1].placement.graph
+
+
+def test_a_network_that_generates_no_text_has_a_device_map_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "placekit_runtimes.accelerate.fitted", lambda *_: pytest.fail("pages do not wait for a map that fits")
+    )
+    assert [e.name for e in exported([0, 0, 1, 1, 1, 2, 2], decoder(), "inference")] == ["device_map"]
 
 
 def test_a_zigzag_is_left_to_those_that_can_express_it() -> None:
