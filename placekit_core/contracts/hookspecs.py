@@ -295,7 +295,7 @@ def placekit_exports(problem: Problem, placement: Placement) -> Sequence[Export]
         @hookimpl
         def placekit_exports(problem, placement):
             devices = [problem.cluster.device_names[d] for d in problem.expand(placement.device)]
-            return [Export("a list of devices", "list", "\\n".join(devices), placement)]
+            return [Export("a list of devices", "", "\\n".join(devices), placement)]
     """
 
 

@@ -120,9 +120,7 @@ def _truth(run: Run) -> str:
     s = run.summary
     costs = _costs(run)
     if s.simulated:
-        bands = dict.fromkeys(
-            str(p.error_band or "no published measurement like this run is known") for p in s.programs
-        )
+        bands = dict.fromkeys(str(p.error_band or "not estimated for such a run") for p in s.programs)
         accuracy = "".join(f" Accuracy: {band}." for band in bands)
         return f"Everything is simulated by backend {s.backend!r} on the machine {s.cluster!r}, with {costs}.{accuracy}"
     drawn = "there is no timeline"
@@ -153,7 +151,7 @@ def _program(part: Part, summary: Summary, draws: bool, notes: list[str]) -> dic
         "unit": summary.unit,
         **{k: getattr(own, k) for k in ("value_s", "bound_s", "gap", "spread_s", "fits", "evaluations", "seconds")},
         "rate": _rate(found.problem.graph, own.value_s) if summary.objective == "makespan" else "",
-        "exports": _exports(part, own.unit),
+        "exports": _exports(part, summary),
         "error": own.error,
         "notes": [*own.notes, *([own.error] if own.error else [])],
         "headroom": _headroom(found.problem, own),
@@ -191,21 +189,27 @@ def _rate(graph: Graph, value_s: float | None) -> str:
     return rate
 
 
-def _exports(part: Part, unit: str) -> list[dict[str, str]]:
-    """The forms of the placement that run, fit, and are faster than one device; each beside the placement."""
-    own, found = part.found, []
-    alone = [b.value_s for b in own.summary.baselines if b.device and b.value_s and not part.recorded and unit == "s"]
+def _exports(part: Part, summary: Summary) -> list[dict[str, str]]:
+    """The forms of the placement that run and fit when they are simulated, compared with it; none without a simulator.
+
+    If the run itself is simulated, forms that are slower than a baseline on one device are left out, too.
+    """
+    own, found = part.found, list[dict[str, str]]()
+    if not part.exports or part.simulation is None or own.placement is None:
+        return found
+    alone = [b.value_s for b in own.summary.baselines if b.device and b.value_s and not part.recorded]
+    evaluate, room = part.simulation.session.evaluate, own.problem.cluster.memory_bytes
+    placed_s = float(evaluate(own.placement.batch()).value_s[0])
     for export in part.exports:
-        notes = [*export.notes]
-        if part.simulation is not None and own.placement is not None:
-            evaluate, room = part.simulation.session.evaluate, own.problem.cluster.memory_bytes
-            made, placed = evaluate(export.placement.batch()), evaluate(own.placement.batch())
-            value_s = float(made.value_s[0])
-            slow = max(value_s, export.value_s or 0.0) > min(alone, default=math.inf)
-            if not math.isfinite(value_s) or slow or (made.peak_bytes[0] > room).any():
-                continue
-            notes.insert(0, f"simulated {compared(value_s, float(placed.value_s[0]), None, unit)} the placement")
-        found.append({"title": export.title, "name": export.name, "text": export.text, "note": "; ".join(notes)})
+        made = evaluate(export.placement.batch())
+        step_s = export.value_s if summary.objective == "makespan" else None
+        value_s = float(made.value_s[0]) if step_s is None else step_s
+        slow = value_s > min(alone, default=math.inf)
+        if not math.isfinite(made.value_s[0]) or slow or (made.peak_bytes[0] > room).any():
+            continue
+        note = f"simulated {compared(value_s, placed_s, None, summary.unit)} the placement"
+        row = {"title": export.title, "name": export.name, "text": export.text}
+        found.append(row | {"note": "; ".join([note, *export.notes])})
     return found
 
 
@@ -312,18 +316,19 @@ def _devices(found: ProgramResult) -> dict[str, Any]:
         "memory_bytes": cluster.memory_bytes.astype(np.int64),
         "peak_bytes": [own.peak_bytes.get(name) for name in names],
     }
-    if found.placement is not None and (cache := found.problem.graph.attributes.get("cache")):
-        graph, cached = found.problem.graph, {*cache}
+    graph = found.problem.graph
+    cache = graph.attributes.get("cache")
+    cached = {name for name in cache if isinstance(name, str)} if isinstance(cache, list) else set()
+    if found.placement is not None and cached:
         held = np.asarray([name in cached for name in graph.op_name]) * graph.persistent_bytes
         data["cache_bytes"] = np.bincount(found.problem.expand(found.placement.device), held, minlength=size)
     if schedule is None:
         return data
     used = device_usage(found.problem, schedule)
-    kernel = found.problem.graph.kernel
     return data | {
         "compute_s": np.bincount(schedule.op_device, schedule.op_total_s, minlength=size),
         "busy": (used.busy_s / schedule.end_s if schedule.end_s else used.busy_s).tolist(),
-        "operations": np.bincount(schedule.op_device[kernel], minlength=size),
+        "operations": np.bincount(schedule.op_device[graph.kernel], minlength=size),
         "bytes_in": used.bytes_in,
         "bytes_out": used.bytes_out,
     }

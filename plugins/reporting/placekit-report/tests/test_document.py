@@ -304,20 +304,38 @@ def short_result(graph: Graph | None = None, cluster: Cluster | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    ("alone_s", "runs_s", "shown"),
-    [(None, 9.0, True), (9.5, 9.0, True), (8.0, 9.0, False), (9.5, None, True), (1e-12, None, False)],
+    ("alone_s", "runs", "note"),
+    [
+        (None, 1.5, "50.0% slower than"),
+        (2, 1.5, "50.0% slower than"),
+        (1.2, 1.5, ""),
+        (1.2, None, "as fast as"),
+        (0.5, None, ""),
+    ],
 )
-def test_an_export_is_faster_than_one_device(alone_s: float | None, runs_s: float | None, shown: bool) -> None:
+def test_an_export_is_faster_than_one_device(alone_s: float | None, runs: float | None, note: str) -> None:
+    """Seconds are multiples of the placement's."""
     [found] = short_result().programs
     assert found.placement is not None
-    alone = [Baseline(policy="single_device", value_s=alone_s, fits=True, device="gpu:0")]
+    own_s = found.summary.value_s
+    assert own_s is not None
+    alone = [Baseline(policy="single_device", value_s=alone_s and alone_s * own_s, fits=True, device="gpu:0")]
     found = replace(found, summary=found.summary.model_copy(update={"baselines": alone}))
     backend = installed().build("backend", "simulator", {})
-    export = Export("zzrt", "zz", "0-9:gpu0", found.placement, runs_s, ["a note"])
+    export = Export("zzrt", "zz", "0-9:gpu0", found.placement, runs and runs * own_s, ["a note"])
     part = Part(found, Simulation(backend, backend.open(found.problem)), exports=[export])
     [program] = document(Run("r", short_result().summary, [part]))["run"]["programs"]
-    row = {"title": "zzrt", "name": "zz", "text": "0-9:gpu0", "note": "simulated as fast as the placement; a note"}
-    assert program["exports"] == ([row] if shown else [])
+    row = {"title": "zzrt", "name": "zz", "text": "0-9:gpu0", "note": f"simulated {note} the placement; a note"}
+    assert program["exports"] == ([row] if note else [])
+    [program] = document(Run("r", short_result().summary, [replace(part, simulation=None)]))["run"]["programs"]
+    assert program["exports"] == [], "nothing tells whether it fits"
+
+
+@pytest.mark.parametrize("cache", [True, "x", {"a": 1}, [["a"], 3]])
+def test_an_attribute_of_another_type_is_no_cache(cache: Any) -> None:
+    result = short_result(fakes.chain_graph(2).replace(attributes={"cache": cache}))
+    data = document(Run("r", result.summary, [Part(result.programs[0])]))
+    assert data["run"]["programs"][0]["devices"]["cache_bytes"] == [None, None]
 
 
 def test_the_next_step_is_to_open_the_page(tmp_path: Path) -> None:

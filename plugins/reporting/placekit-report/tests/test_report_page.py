@@ -126,16 +126,16 @@ def test_a_path_that_does_not_set_the_value_is_no_lead() -> None:
     assert "critical path. What helps most" in read(render(data)).text
     program["objective"] = "throughput"
     text = read(render(data)).text
-    assert "What binds" not in text
+    assert "Busiest" not in text
     assert "time per micro-batch" in text
 
 
-def test_what_binds_is_told_with_what_gives_the_most() -> None:
+def test_the_busiest_device_is_told_with_what_gives_the_most() -> None:
     data = report(events=50)
     [program] = data["run"]["programs"]
     resources = program["change"]["resources"]
     text = read(render(data)).text
-    assert "What binds: rtx4090:0 computes during 90.0% of the step; " in text
+    assert "Busiest: rtx4090:0 computes during 90.0% of the step; " in text
     assert f"What helps most: {resources['name'][0]} (−20.0%)." in text
     resources["value_s"] = [program["value_s"]] * len(resources["name"])
     assert "More of a single resource makes it no faster." in read(render(data)).text
@@ -159,6 +159,8 @@ def test_exports_are_text_to_copy() -> None:
     assert found.names.count("pre") == 2
     assert page.count('<button type="button" class="copy" hidden') == 2, "without scripts, a button would do nothing"
     data = report(events=50)
+    data["run"]["programs"][0]["exports"][0]["name"] = ""
+    assert "accelerateCopy" in read(render(data)).text, "`placekit apply` has no such format"
     data["run"]["programs"][0]["exports"] = []
     assert "Use this placement" not in read(render(data)).text
 

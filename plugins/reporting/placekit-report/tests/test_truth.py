@@ -54,7 +54,7 @@ def test_where_costs_come_from(share: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("band", "text"),
     [
-        (None, "not measured. Accuracy: no published measurement like this run is known."),
+        (None, "not measured. Accuracy: not estimated for such a run."),
         (ErrorBand(kind="any", rows=0), "not measured. Accuracy: no published measurement is like this run."),
         (ErrorBand(kind="any", rows=9, error=0.2), "like this are within 20% of published measurements (any; 9 rows)."),
     ],

@@ -241,7 +241,7 @@ def binds(program: Data) -> Markup | None:
     names, values, most = c["resources"]["name"], c["resources"]["value_s"], list[Child]()
     if names and matters(values[0], c["now_s"]):
         most = [" What helps most: ", names[0], " (", changed(values[0], c["now_s"]), ")."]
-    return tag("p", tag("strong", "What binds"), ": ", c["binds"], ".", most, class_="lead")
+    return tag("p", tag("strong", "Busiest"), ": ", c["binds"], ".", most, class_="lead")
 
 
 def exports(program: Data) -> Markup | None:
@@ -250,10 +250,11 @@ def exports(program: Data) -> Markup | None:
     for e in program["exports"]:
         button = tag("button", "Copy", type="button", class_="copy", hidden=True, aria_live="polite")
         text = tag("pre", e["text"], tabindex="0", role="region", aria_label=f"For {e['title']}")
-        head = tag("h4", e["title"], tag("small", f"--format {e['name']}"), button)
+        head = tag("h4", e["title"], tag("small", f"--format {e['name']}") if e["name"] else "", button)
         found.append(tag("div", head, text, tag("p", prose(e["note"]), class_="soft")))
     command = tag("code", "placekit apply RUN_DIR --format NAME")
-    about = tag("p", "For runtimes that can express it. ", command, " writes the same to a file.", class_="soft lead")
+    more = [" prints the same text; ", tag("code", "--out FILE"), " writes it to a file."]
+    about = tag("p", "For runtimes that can express it. ", command, more, class_="soft lead")
     return tag("div", about, tag("div", found, class_="columns exports")) if found else None
 
 
