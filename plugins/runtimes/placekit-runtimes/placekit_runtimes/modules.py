@@ -94,7 +94,13 @@ class PlacedModules:
         A policy may put each of its tensors anywhere. The runtime runs the layer in another step, so it stays whole.
         """
         around = [m for m in (module, *above(module)) if m.rpartition(".")[2].isdigit()]
-        return next((m for m in reversed(around) if not self.seconds[self.below(m)].any()), None)
+        return next((m for m in reversed(around) if m not in self._busy), None)
+
+    @cached_property
+    def _busy(self) -> set[str]:
+        """Modules that run something, and the modules around them."""
+        own = {self.modules[code] for code in np.unique(self.graph.module.codes[self.seconds > 0])}
+        return own.union(*map(above, own))
 
     def conflicts(
         self, names: Sequence[DeviceName], entry: Sequence[DeviceName | None]
