@@ -82,7 +82,7 @@ def test_machines_of_a_sweep_are_files_and_presets(tmp_path: Path) -> None:
     files = ",".join(f"'{p}'" for p in (preset, path, own / "ours.yaml", own / "k80x2.yaml"))
     assert found == ["cluster=file", f"++cluster.path={files}"]
     assert job_name([f"++cluster.path='{path}'", "policy=etf"], []) == "policy=etf,cluster=box"
-    with pytest.raises(ConfigError, match="has two machines called 'box'\n  rename a file"):
+    with pytest.raises(ConfigError, match="has two machines called 'box'\n  each needs a job folder"):
         normalise([f"cluster={path},{path}"], installed())
     with pytest.raises(ConfigError, match="no cluster named 'p100x5'\n  did you mean 'p100x4'"):
         normalise([f"cluster={path},p100x5"], installed())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -98,13 +100,16 @@ def _own_machines(value: str, registry: Registry, folders: Sequence[Path], sweep
     machines, words = _machines(given if sweep or has_files else [value.strip("'\"")], names, registry)
     if not words and not has_files:
         return []
+    from placekit_core.cli.compose import job_name
+
     paths = {machine: _cluster_file(machine, registry, folders) for machine in machines if machine not in words}
     for path in paths.values():
         load_cluster(path)
-    stems = [paths[machine].stem for machine in machines if machine in paths]
-    if twins := [stem for stem in stems if stems.count(stem) > 1]:  # the folders of jobs have these names
-        raise ConfigError(f"{value} has two machines called {twins[0]!r}", "rename a file")
     texts = [quoted(str(paths[machine].resolve()) if machine in paths else machine) for machine in machines]
+    jobs = [job_name([f"cluster.words={text}"], []).removeprefix("cluster=") for text in texts]
+    if twins := [name for name in jobs if jobs.count(name) > 1]:
+        hint = "each needs a job folder of its own: leave one out, or rename its file"
+        raise ConfigError(f"{value} has two machines called {twins[0]!r}", hint)
     return ["cluster=words" if words else "cluster=file", f"++cluster.{'words' if words else 'path'}={','.join(texts)}"]
 
 
@@ -127,16 +132,21 @@ def _machines(given: Sequence[str], names: set[str], registry: Registry) -> tupl
     for i, machine in enumerate(machines):
         if machine in words and not _is_machine(machine, registry):
             words.remove(machine)
-            registry.machine(f"{machines[i - 1]}, {machine}" if i and machines[i - 1] in words else machine)  # raises
+            last = machine.rpartition(",")[2].strip()
+            is_preset = not re.search(r"[\s+(]", last) and difflib.get_close_matches(last, names, 1, 0.8)  # misspelled
+            if not is_preset:  # say what is wrong with the words
+                registry.machine(f"{machines[i - 1]}, {machine}" if i and machines[i - 1] in words else machine)
     return machines, words
 
 
 def _is_machine(text: str, registry: Registry) -> bool:
-    """Whether `text` alone is a machine in words."""
-    try:
-        return registry.machine(text) is not None
-    except ClusterError:
-        return False
+    """Whether `text` alone is a machine in words. Its warnings come when the machine is built."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return registry.machine(text) is not None
+        except ClusterError:
+            return False
 
 
 def _cluster_file(word: str, registry: Registry, folders: Sequence[Path]) -> Path:

@@ -135,14 +135,24 @@ def assemble(request: Request, registry: Registry) -> Assembly:
 
 
 def _whole_machine(given: Any, registry: Registry) -> Any:
-    """The section `cluster`; `cluster=words` becomes the machine that its words describe. Raises ClusterError."""
-    if not isinstance(given, Mapping) or set(given) != {"name", "words"}:
+    """The section `cluster`; words, or a file with options beside it, become the whole machine. Raises ClusterError."""
+    own = dict(given) if isinstance(given, Mapping) else {}
+    words = str(own.pop("words", "") or own.pop("path", ""))
+    if own.get("name") in ("file", "words"):
+        del own["name"]
+    if not words or "devices" in own or (not own and "words" not in given):
         return given
-    words = str(given["words"])
-    found = load_cluster(words) if words.endswith((".yaml", ".yml")) else registry.machine(words)  # files: in sweeps
+    is_file = "words" not in given or words.endswith((".yaml", ".yml"))  # in sweeps, files are among words
+    found = load_cluster(words) if is_file else registry.machine(words)
     if found is None:
         raise unknown("cluster", words, [], ClusterError)
-    return found.model_dump(mode="json")
+    return _merged(found.model_dump(mode="json"), own)
+
+
+def _merged(whole: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`whole` with `changes`, also to the mappings in it."""
+    both = [k for k, v in changes.items() if isinstance(v, Mapping) and isinstance(whole.get(k), Mapping)]
+    return {**whole, **changes, **{k: _merged(whole[k], changes[k]) for k in both}}
 
 
 def _complete(config: RunConfig, section: str, registry: Registry) -> dict[str, Any]:

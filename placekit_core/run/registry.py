@@ -227,12 +227,13 @@ class Registry:
     def machine(self, words: str) -> Cluster | None:
         """The machine that `words` describe; None if no plugin reads words, or for one word that none knows: a misspelled name.
 
-        Raises ClusterError for several words that cannot be read.
+        Raises ClusterError for several words that cannot be read, and for words after the comma of a machine.
         """
         try:
             found: Cluster | None = self.manager.hook.placekit_machine(words=words)
         except ClusterError:
-            if re.search(r"[\s+(]", words):
+            machine, comma, _ = words.partition(",")
+            if re.search(r"[\s+(]", words) or (comma and self.machine(machine) is not None):
                 raise
             return None
         return found

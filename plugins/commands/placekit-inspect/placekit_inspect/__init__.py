@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from placekit_core import Cluster
 
 
-@hookimpl
+@hookimpl(trylast=True)  # it raises for words that it cannot read
 def placekit_machine(words: str) -> Cluster:
     """The machine of `cluster='rtx4090 + rtx3090'`."""
     from placekit_inspect.described import in_words

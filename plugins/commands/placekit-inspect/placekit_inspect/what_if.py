@@ -58,4 +58,6 @@ def _gain(plan: Recommended | None, found: Recommended) -> str:
     if plan is None:
         return "it fits"
     gain = plan.seconds / found.seconds - 1
-    return "nothing changes" if abs(gain) < SAME and plan.strategy == found.strategy else f"{gain:+.0%}"
+    if abs(gain) < SAME:
+        return "nothing changes" if plan.strategy == found.strategy else "as fast"
+    return f"{gain:+.0%}"

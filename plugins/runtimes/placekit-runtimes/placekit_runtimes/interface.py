@@ -35,11 +35,13 @@ class Conflict:
         module: path of the module.
         device: device of the whole module in the map.
         elsewhere: share, in (0, 1], of the module's seconds that the placement puts on other devices.
+        bytes: bytes of the module's parameters and other stored tensors that the placement puts on other devices.
     """
 
     module: str
     device: DeviceName
     elsewhere: float
+    bytes: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +229,9 @@ def warn_of(name: str, made: RuntimeMap) -> None:
 def notes_of(name: str, made: RuntimeMap) -> list[str]:
     """Sentences for the user: the modules that a map moves, and the map's own notes."""
     conflicts = [c for c in made.conflicts if c.elsewhere > LEAST]
-    if not conflicts or made.elsewhere < LEAST:
+    if hardly := made.elsewhere < LEAST:  # an embedding may have many bytes, and hardly any time
+        conflicts = [c for c in conflicts if c.bytes or c.elsewhere == 1]
+    if not conflicts:
         return [*made.notes]
     shown = ", ".join(map(_conflict, conflicts[:_SHOWN]))
     more = f", and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
@@ -235,7 +239,8 @@ def notes_of(name: str, made: RuntimeMap) -> list[str]:
     splits = all(c.elsewhere < 1 for c in conflicts)
     title = f"a {name}" if name in ("device_map", "pipeline") else name
     what = f"the placement splits {number}, which {title} cannot" if splits else f"{title} moves {number}"
-    moved = f"{what}: {units.percent(made.elsewhere)} of the step's time moves to other devices ({shown}{more})"
+    share = f"less than {units.percent(2 * LEAST)}" if hardly else units.percent(made.elsewhere)
+    moved = f"{what}: {share} of the step's time moves to other devices ({shown}{more})"
     return [moved, *made.notes]
 
 

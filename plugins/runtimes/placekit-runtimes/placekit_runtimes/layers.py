@@ -218,11 +218,13 @@ class PlacedLayers:
         """The blocks with work that moves, if the map has operations on `moved` [n] and blocks on `on` [b]."""
         graph, blocks = self.problem.graph, self.network.blocks
         seconds = self.problem.op_s[np.arange(graph.n), self.device] * graph.kernel
-        lost = np.bincount(blocks.of_op, seconds * (moved != self.device), minlength=len(blocks))
+        away = moved != self.device
+        lost = np.bincount(blocks.of_op, seconds * away, minlength=len(blocks))
+        bytes_ = np.bincount(blocks.of_op, graph.persistent_bytes * away, minlength=len(blocks))
         all_ = np.bincount(blocks.of_op, seconds, minlength=len(blocks))
         names = self.problem.cluster.device_names
         found = tuple(
-            Conflict(blocks.names[b], names[on[b]], float(lost[b] / all_[b]))
+            Conflict(blocks.names[b], names[on[b]], float(lost[b] / all_[b]), float(bytes_[b]))
             for b in np.argsort(-lost, kind="stable").tolist()
             if lost[b] > LEAST * all_[b]
         )

@@ -114,7 +114,8 @@ class PlacedModules:
                 away = own & np.asarray([name != device for name in names], np.bool_)[self.device]
                 lost, all_ = float(self.seconds[away].sum()), float(self.seconds[own].sum())
                 if lost > 0:
-                    found.append((lost, Conflict(module, device, lost / all_)))
+                    bytes_ = float(self.graph.persistent_bytes[away].sum())
+                    found.append((lost, Conflict(module, device, lost / all_, bytes_)))
         found.sort(key=lambda x: -x[0])
         return tuple(c for _, c in found), sum(lost for lost, _ in found) / max(float(self.seconds.sum()), 1e-300)
 

@@ -105,6 +105,13 @@ def test_a_share_that_prints_as_nothing_is_no_warning(recwarn: pytest.WarningsRe
     assert len(recwarn) == 1
 
 
+@pytest.mark.parametrize("conflict", [Conflict("wte", "gpu:1", 1.0), Conflict("wte", "gpu:1", 0.5, bytes=2e9)])
+def test_a_module_that_moves_with_hardly_any_time_is_a_warning(conflict: Conflict) -> None:
+    placement = Placement(np.zeros(1, np.int16), None, "", "")
+    with pytest.warns(UserWarning, match="a module.*: less than 0.1% of the step's time moves .*% of 'wte' to gpu:1"):
+        warn_of("vllm", RuntimeMap("", placement, (conflict,), elsewhere=1e-6))
+
+
 def test_what_does_not_fit_is_an_error_with_bytes(placekit: Run, run: Path) -> None:
     """Half of each layer on each GPU fits; whole layers do not."""
     (run.parent / "small.yaml").write_text(MACHINE.replace("MEMORY", "7500000"))

@@ -336,10 +336,11 @@ class TestTheCommand:
         assert re.search(r"no split of whole layers", done.out)
 
     def test_more_words_for_the_machine(self, model: Any, placekit: Run) -> None:
-        words = ["--if", "+ rtx3060", "--if", "pcie3 x8"]
+        words = ["--if", "+ rtx3060", "--if", "pcie3 x8", "--html", "plan.html"]
         done = placekit("plan", model(DENSE), "rtx4090", "weights=q4_k_m", "runtime=llamacpp", *words, *self.OPTIONS)
         assert done.code == 0
-        table = done.out[done.out.index("\nif ") :]
+        before, table = done.out.split("\nif ")
+        assert "written to plan.html" in before, "an error in a change loses no page"
         assert table.count("everything on rtx4090:0") == 2
         assert table.count("nothing changes") == 2
         refused = placekit("plan", model(DENSE), "p100x4", "weights=q4_k_m", "--if", "nvlink", *self.OPTIONS)

@@ -22,14 +22,14 @@ def main(
     model: str, machine: str, options: Mapping[str, str], registry: Registry, scripts: Path | None,
     changes: Mapping[str, Cluster],
 ) -> int:  # fmt: skip
-    """Print the plan, what it would be with `changes`, and write scripts to a folder. Raises PlacementError if nothing fits."""
+    """Print the plan, write scripts to a folder, and print what `changes` bring. Raises PlacementError if nothing fits."""
     found = plan(model, machine, registry=registry, **options)
     show(found)
+    if scripts is not None:
+        print("\n".join(["", *write_scripts(found, scripts)]))
     if changes:
         others = {words: plan(model, other, registry=registry, **options) for words, other in changes.items()}
         changed = {words: recommended(other) for words, other in others.items()}
         show_changes(["step", "rows/s"], recommended(found), changed)
-    if scripts is not None:
-        print("\n".join(["", *write_scripts(found, scripts)]))
     _ = found.best  # raises if nothing fits
     return 0

@@ -66,11 +66,11 @@ def main(argv: list[str], registry: Registry) -> int:
         found = plan(model, machine, registry=registry, **options)
     show_machine(machine, found)
     show(found)
+    write_page(arguments.html, found)
     if changes:
         others = {words: plan(model, other, registry=registry, **options) for words, other in changes.items()}
         changed = {words: recommended(other) for words, other in others.items()}
         show_changes(["tokens/s", "answer"], recommended(found), changed)
-    write_page(arguments.html, found)
     _ = found.best  # raises if nothing fits
     return 0
 
