@@ -10,7 +10,7 @@ import yaml
 
 from placekit_core import ClusterError, ConfigError, PluginError, installed, place
 from placekit_core.cli.arguments import normalise
-from placekit_core.cli.compose import job_name
+from placekit_core.cli.jobs import job_name
 from placekit_core.run.config import conf_dir
 from placekit_core.run.run_directory import load_summary
 from tests.runs import minimal, validate

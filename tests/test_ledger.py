@@ -8,7 +8,7 @@ import pytest
 
 from placekit_core import BudgetExhausted, Ledger, Placements, Problem
 from placekit_core.cli.arguments import quoted
-from placekit_core.cli.compose import job_name
+from placekit_core.cli.jobs import job_name
 from placekit_core.run.evaluator import BudgetedEvaluator
 from tests.test_evaluator import Table, batch
 

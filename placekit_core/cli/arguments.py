@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from placekit_core.cli.jobs import job_name
 from placekit_core.contracts.cluster import load_cluster
 from placekit_core.contracts.errors import ClusterError, ConfigError, listed, unknown
 from placekit_core.run.config import AUTO, DEFAULT, NONE, default_groups, defaults_list
@@ -100,8 +101,6 @@ def _own_machines(value: str, registry: Registry, folders: Sequence[Path], sweep
     machines, words = _machines(given if sweep or has_files else [value.strip("'\"")], names, registry)
     if not words and not has_files:
         return []
-    from placekit_core.cli.compose import job_name
-
     paths = {machine: _cluster_file(machine, registry, folders) for machine in machines if machine not in words}
     for path in paths.values():
         load_cluster(path)

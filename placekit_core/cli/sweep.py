@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from placekit_core.cli.arguments import quoted
+from placekit_core.cli.jobs import job_name, key_of
 from placekit_core.contracts.errors import BusyError, ConfigError, PlacekitError, RunError
 from placekit_core.contracts.files import FileModel, Folder, Model, read_json, write_json
 from placekit_core.contracts.program import Program
@@ -56,7 +57,7 @@ def sweep(argv: list[str], config: Any, job: Job, registry: Registry) -> None:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
 
-    from placekit_core.cli.compose import key_of, opened, to_dict
+    from placekit_core.cli.compose import opened, to_dict
 
     directory = Path(str(config.hydra.sweep.dir))
     with opened(argv, registry) as found:
@@ -115,7 +116,6 @@ _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
 
 def _refuse_numbers(found: Sequence[str], registry: Registry) -> None:
     """Raise ConfigError for `policy=1,2`: Hydra would stop with an error of its own that names neither."""
-    from placekit_core.cli.compose import key_of
 
     groups = {choice.group for choice in registry.choices()}
     for override in found:
@@ -127,7 +127,7 @@ def _refuse_numbers(found: Sequence[str], registry: Registry) -> None:
 
 def _plan(found: Sequence[str], config: Any) -> tuple[list[str], list[str] | None]:
     """Keys of the options that all jobs share, and the folders of the jobs; None if the sweeper chooses jobs during the sweep."""
-    from placekit_core.cli.compose import job_name, key_of, parse, split
+    from placekit_core.cli.compose import parse, split
 
     params = [f"{k}={v}" for k, v in (config.hydra.sweeper.params or {}).items()]
     own = [o for o in found if not key_of(o).startswith("hydra")]

@@ -143,7 +143,7 @@ class Export:
     """A placement in the form that another program takes: the hook `placekit_exports`.
 
     Attributes:
-        title, name: the program, such as `vLLM`; and its name for `placekit apply --format`, empty if it has none.
+        title, name: the program, such as `vLLM`; and the name of its form for commands that write it, empty if there is none.
         text, placement: what a user copies; and what it describes, which can differ from the placement that was written.
         value_s: seconds of a step when the program runs it; None if that is what the run's backend computes.
         notes: sentences for the user, without a full stop.

@@ -18,7 +18,8 @@ from placekit_inspect.what_if import Recommended, changed_machine, show_changes
 
 from placekit_core import Cluster, ClusterError, ConfigError, hookimpl, installed, place
 from placekit_core.cli.arguments import normalise
-from placekit_core.cli.compose import assembled, job_name, jobs
+from placekit_core.cli.compose import assembled, jobs
+from placekit_core.cli.jobs import job_name
 from placekit_core.run.config import conf_dir
 from placekit_core.run.registry import discover
 
