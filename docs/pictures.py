@@ -107,7 +107,7 @@ def report(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as work, contextlib.ExitStack() as stack:
         stack.callback(os.chdir, Path.cwd())
         os.chdir(work)  # the page shows the folder of the run as a user would write it
-        run_dir = Path("moe")
+        run_dir = Path("Qwen3-30B-A3B-q8_0")
         place(model, cluster=machine, policy="portfolio", run_dir=run_dir, log=["csv", "report"])
         for screen, (width, height, scale) in {"desktop": (1280, 1600, 1.0), "phone": (360, 740, 1.0)}.items():
             for dark in (False, True):
