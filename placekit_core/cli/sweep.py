@@ -116,7 +116,6 @@ _EXCLUDED = "hydra.job.config.override_dirname.exclude_keys"
 
 def _refuse_numbers(found: Sequence[str], registry: Registry) -> None:
     """Raise ConfigError for `policy=1,2`: Hydra would stop with an error of its own that names neither."""
-
     groups = {choice.group for choice in registry.choices()}
     for override in found:
         number = next((v for v in override.partition("=")[2].split(",") if v.strip().isdecimal()), None)

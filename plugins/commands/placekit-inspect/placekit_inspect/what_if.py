@@ -43,7 +43,10 @@ def _joined(machine: str, words: str) -> str:
 
 
 def show_changes(columns: Sequence[str], plan: Recommended | None, changed: Mapping[str, Recommended | None]) -> None:
-    """Print a row for each change: what is recommended then, and how much faster that is than `plan`; None does not fit."""
+    """Print a row for each changed machine: the strategy recommended for it, and its gain over `plan`.
+
+    None stands for a machine that the model does not fit on.
+    """
     rows = [
         [words, "nothing fits", *[""] * len(columns), ""]
         if found is None

@@ -111,7 +111,8 @@ def test_without_a_plugin_words_are_no_machine() -> None:
 
 def test_words_of_other_plugins_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     own = types.ModuleType("madeup_machines")
-    own.placekit_machine = hookimpl(lambda words: MACHINE if words == "our server" else None)  # type: ignore[attr-defined]
+    hook = hookimpl(lambda words: MACHINE if words == "our server" else None)
+    monkeypatch.setattr(own, "placekit_machine", hook, raising=False)
     monkeypatch.setitem(sys.modules, own.__name__, own)
     found = [("aaa", own.__name__), ("zzz", "placekit_inspect")]  # pluggy asks the last one first
     registry = discover([EntryPoint(name=name, value=value, group="placekit") for name, value in found])

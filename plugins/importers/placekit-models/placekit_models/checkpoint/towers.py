@@ -176,7 +176,7 @@ def _tower(
 
 
 def _buffer(tensors: Iterable[Tensor], patches: int) -> int:
-    """Bytes of the values of `patches`: those of a network, and two as wide as the tower."""
+    """Bytes of what a layer computes for `patches`: the values in its network, and two values as wide as the tower."""
     first = re.compile(r"[va]\.blk\.0\.ffn_(gate|up)")
     networks = {match[1]: t.shape for t in tensors if t.matrix and (match := first.fullmatch(t.key))}
     inputs, outputs = networks.get("up", (0, 0))  # in some files, `up` and `down` are each other's
